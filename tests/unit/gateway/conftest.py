@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from tests.unit.gateway.clients import FakeTopic
 from tests.unit.gateway.world import Gateway
 
 
@@ -13,3 +14,9 @@ from tests.unit.gateway.world import Gateway
 async def gateway() -> AsyncIterator[Gateway]:
     async with Gateway() as made:
         yield made
+
+
+@pytest.fixture
+def topic(gateway: Gateway) -> FakeTopic:
+    """The topic that paths of tests name."""
+    return gateway.world.add()

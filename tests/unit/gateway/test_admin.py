@@ -9,6 +9,7 @@ import pytest
 from heliograph.base.errors import BadRequestError, ClusterNotFoundError, NamespaceNotFoundError
 from heliograph.gateway.shapes import topics
 from heliograph.operations.table import TOPICS_PAGE
+from tests.unit.gateway.clients import FakeTopic
 from tests.unit.gateway.world import FLIGHTS, FLIGHTS_PATH, Gateway
 
 NAMESPACE = "/admin/v2/persistent/public/default"
@@ -109,8 +110,7 @@ async def test_the_gateways_own_consumers_of_a_topic_that_is_deleted_go_with_it(
     assert [consumer.closed for consumer in gateway.world.consumers] == [True, True]
 
 
-async def test_subscriptions(gateway: Gateway) -> None:
-    topic = gateway.world.add()
+async def test_subscriptions(topic: FakeTopic, gateway: Gateway) -> None:
     topic.publish(b"x", None, {}, None)
     url = f"{TOPIC}/subscription"
     assert (await gateway.http.put(f"{url}/early", json="earliest")).status_code == 204
@@ -449,8 +449,7 @@ async def test_topics_that_store_nothing_have_lists_and_paths_of_their_own(gatew
     assert (await get("/admin/v2/persistent/public/default/volatile/stats")).status_code == 404
 
 
-async def test_topics_are_ended(gateway: Gateway) -> None:
-    topic = gateway.world.add()
+async def test_topics_are_ended(topic: FakeTopic, gateway: Gateway) -> None:
     answer = await gateway.http.post(f"{TOPIC}/terminate")
     assert answer.json() == {"ledgerId": topic.ledger_id, "entryId": -1, "partitionIndex": -1}
     assert topic.is_terminated

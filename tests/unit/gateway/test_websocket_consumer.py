@@ -39,8 +39,7 @@ def _id(number: int) -> str:
     return MessageId(100, number).to_base64()
 
 
-async def test_a_message_has_pulsars_shape(gateway: Gateway) -> None:
-    topic = gateway.world.add()
+async def test_a_message_has_pulsars_shape(topic: FakeTopic, gateway: Gateway) -> None:
     topic.publish(b"a", "N1", {"p": "v"}, 1357034400000)
     topic.publish(b"b", None, {}, None)
     peer = await gateway.connect(f"{URL}?{EARLY}")

@@ -13,6 +13,7 @@ from heliograph.base.errors import HeliographError, PersistenceError, TopicTermi
 from heliograph.gateway.websocket.waiting import EARLY_FRAMES_MAX
 from heliograph.protocol.compression import NAMES as CODECS
 from heliograph.protocol.message_id import MessageId
+from tests.unit.gateway.clients import FakeTopic
 from tests.unit.gateway.world import FLIGHTS_PATH, Gateway, settle
 
 URL = f"/ws/v2/producer/{FLIGHTS_PATH}"
@@ -22,8 +23,7 @@ def _b64(data: bytes) -> str:
     return base64.b64encode(data).decode()
 
 
-async def test_a_message_is_stored_and_its_receipt_has_pulsars_shape(gateway: Gateway) -> None:
-    topic = gateway.world.add()
+async def test_a_message_is_stored_and_its_receipt_has_pulsars_shape(topic: FakeTopic, gateway: Gateway) -> None:
     peer = await gateway.connect(f"{URL}/?producerName=p1")
     assert peer.status == 101
     peer.send(
@@ -122,8 +122,7 @@ async def test_a_binary_frame_is_answered_too(gateway: Gateway) -> None:
     await peer.leave()
 
 
-async def test_base64_without_padding_is_accepted_as_javas_decoder_does(gateway: Gateway) -> None:
-    topic = gateway.world.add()
+async def test_base64_without_padding_is_accepted_as_javas_decoder_does(topic: FakeTopic, gateway: Gateway) -> None:
     peer = await gateway.connect(URL)
     peer.send({"payload": "YQ"})
     assert (await peer.receive())["result"] == "ok"
@@ -331,9 +330,8 @@ async def test_a_turn_that_cannot_come_ends_the_session_with_the_reason(
     ],
 )
 async def test_payloads_have_the_form_that_the_url_names(
-    gateway: Gateway, form: str, payload: object, stored: bytes | None
+    topic: FakeTopic, gateway: Gateway, form: str, payload: object, stored: bytes | None
 ) -> None:
-    topic = gateway.world.add()
     peer = await gateway.connect(f"{URL}?payloadFormat={form}")
     reader = await gateway.connect(f"/ws/v2/reader/{FLIGHTS_PATH}?messageId=earliest&payloadFormat={form}")
     consumer = await gateway.connect(f"/ws/v2/consumer/{FLIGHTS_PATH}/s?payloadFormat={form}")

@@ -103,8 +103,7 @@ async def test_the_compacted_form_is_searched_by_publish_time(world: World, stor
     assert await reader.index_at_time(1 << 62) == chain.end
 
 
-async def test_the_name_of_the_compaction_subscription_is_reserved(world: World, store: MemoryStore) -> None:
-    topic = await topic_on(world, store)
+async def test_the_name_of_the_compaction_subscription_is_reserved(topic: BrokerTopic) -> None:
     with pytest.raises(BadRequestError):
         await topic.subscribe(COMPACTION, start=0)
 

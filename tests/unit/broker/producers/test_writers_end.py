@@ -9,6 +9,7 @@ from heliograph.actors.broker.cursor import log as cursor_log
 from heliograph.actors.broker.dedup import log as dedup_log
 from heliograph.actors.broker.delayed.log import DelayedLog
 from heliograph.actors.broker.records.position import Position
+from heliograph.actors.broker.topic.topic import BrokerTopic
 from heliograph.actors.errors import QuorumLostError
 from heliograph.metadata.backends.memory import MemoryStore
 from heliograph.metadata.errors import ConnectionLossError
@@ -95,8 +96,7 @@ async def test_an_index_of_delayed_entries_abandons_ledgers_without_items(world:
     assert world.ledgers.kept_writers == ["topic"]
 
 
-async def test_a_cancelled_compaction_abandons_its_ledger(world: World, store: MemoryStore) -> None:
-    topic = await topic_on(world, store)
+async def test_a_cancelled_compaction_abandons_its_ledger(topic: BrokerTopic, world: World) -> None:
     await publish(topic.ledger, "a", "b")
     create = world.ledgers.create
 

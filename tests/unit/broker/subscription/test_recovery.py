@@ -241,9 +241,8 @@ async def test_a_subscription_that_the_previous_owner_deleted_at_last_is_gone(wo
 
 
 async def test_a_cursor_counts_by_the_chain_of_a_compaction_that_ended_meanwhile(
-    world: World, store: MemoryStore
+    topic: BrokerTopic, world: World
 ) -> None:
-    topic = await topic_on(world, store)
     await publish(topic.ledger, *"aabbc")
     topic.compaction.start()
     await finish(topic)

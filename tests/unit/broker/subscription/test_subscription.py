@@ -12,6 +12,7 @@ from heliograph.actors.broker.subscription.consumer import SubscriptionConsumer
 from heliograph.actors.broker.subscription.stats import subscription_stats
 from heliograph.actors.broker.subscription.subscription import DUE_MAX, Subscription
 from heliograph.actors.broker.subscription.type import SubscriptionType
+from heliograph.actors.broker.topic.topic import BrokerTopic
 from heliograph.base.errors import ConsumerAssignError, ConsumerBusyError, HeliographError
 from heliograph.metadata.backends.memory import MemoryStore
 from heliograph.protocol.hashing import KEY_HASH_RANGE, sticky_key_hash
@@ -26,11 +27,8 @@ def set_clock(subscription: Subscription, now_ms: int) -> None:
     subscription.delays.clock = lambda: now_ms
 
 
-async def test_what_is_due_goes_to_its_consumer_while_another_one_is_far_behind(
-    world: World, store: MemoryStore
-) -> None:
+async def test_what_is_due_goes_to_its_consumer_while_another_one_is_far_behind(topic: BrokerTopic) -> None:
     """Entries parked for a slow consumer do not hold back those of the others."""
-    topic = await topic_on(world, store)
     billing = await topic.subscribe("billing", start=0)
     await publish(topic.ledger, "b", due_ms=DUE_MS)
     await publish(topic.ledger, *["a"] * (DUE_MAX + 10))
@@ -121,8 +119,7 @@ async def test_turning_delays_off_concerns_what_is_not_held_back_yet(
     again.abandon(ConsumerBusyError("the test is over"))
 
 
-async def test_a_seek_forward_forgets_what_was_held_back_before_it(world: World, store: MemoryStore) -> None:
-    topic = await topic_on(world, store)
+async def test_a_seek_forward_forgets_what_was_held_back_before_it(topic: BrokerTopic) -> None:
     billing = await topic.subscribe("billing", start=0)
     await publish(topic.ledger, "a", "b", "c", due_ms=DUE_MS)
     set_clock(billing, DUE_MS - 1)
@@ -132,8 +129,7 @@ async def test_a_seek_forward_forgets_what_was_held_back_before_it(world: World,
     assert (billing.backlog, billing.delays.index.count) == (1, 1)
 
 
-async def test_the_holders_of_a_subscription(world: World, store: MemoryStore) -> None:
-    topic = await topic_on(world, store)
+async def test_the_holders_of_a_subscription(topic: BrokerTopic) -> None:
     for kind, ranges, error in (
         (EXCLUSIVE, None, ConsumerBusyError),
         (KEY_SHARED, ((0, KEY_HASH_RANGE - 1),), ConsumerAssignError),
@@ -149,9 +145,8 @@ async def test_the_holders_of_a_subscription(world: World, store: MemoryStore) -
         assert subscription.holders(holder, kind) == [], "who asks is there"
 
 
-async def test_acknowledged_entries_are_counted_one_by_one(world: World, store: MemoryStore) -> None:
+async def test_acknowledged_entries_are_counted_one_by_one(topic: BrokerTopic) -> None:
     """A batch counts as one entry when its last message is acknowledged, and a skip as all the entries it passes."""
-    topic = await topic_on(world, store)
     billing = await topic.subscribe("billing", start=0)
     await publish(topic.ledger, *"abcdefgh")
     _, heard = listen(billing, SHARED)
@@ -170,9 +165,8 @@ async def test_acknowledged_entries_are_counted_one_by_one(world: World, store: 
 
 @pytest.mark.parametrize("kind", [EXCLUSIVE, SHARED, KEY_SHARED])
 async def test_only_the_newest_entry_that_is_delivered_by_itself_waits_for_no_other(
-    world: World, store: MemoryStore, kind: SubscriptionType
+    topic: BrokerTopic, kind: SubscriptionType
 ) -> None:
-    topic = await topic_on(world, store)
     billing = await topic.subscribe("billing", start=0)
     consumer, heard = listen(billing, kind)
     for number in range(1, 4):

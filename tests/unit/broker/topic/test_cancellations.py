@@ -11,6 +11,7 @@ import pytest
 from heliograph.actors.broker.managed_ledger.state import WriteState
 from heliograph.actors.broker.producers.producer import TopicProducer
 from heliograph.actors.broker.subscription.type import SubscriptionType
+from heliograph.actors.broker.topic.topic import BrokerTopic
 from heliograph.base.errors import ConflictError, TopicNotFoundError
 from heliograph.metadata.backends.memory import MemoryStore
 from heliograph.metadata.errors import ConnectionLossError
@@ -97,11 +98,8 @@ async def test_a_record_whose_writer_was_cancelled_is_still_ours(world: World, s
     assert again.ledger.record.properties["topic_epoch"] == "7"
 
 
-async def test_a_subscription_that_is_used_again_at_the_last_moment_is_not_deleted(
-    world: World, store: MemoryStore
-) -> None:
+async def test_a_subscription_that_is_used_again_at_the_last_moment_is_not_deleted(topic: BrokerTopic) -> None:
     """The caller found it unused, then waited for another operation. Its new consumer would lose messages."""
-    topic = await topic_on(world, store)
     billing = await topic.subscribe("billing", start=0)
     await publish(topic.ledger, "a")
     async with topic._subscribing:
@@ -138,9 +136,8 @@ async def test_a_client_whose_unsubscribing_failed_is_told_to_subscribe_again() 
         await turns(lambda: [a.type for a in client.transport.answers].count(T.SUCCESS) == 2)
 
 
-async def test_a_topic_is_terminated_although_its_caller_left(world: World, store: MemoryStore) -> None:
+async def test_a_topic_is_terminated_although_its_caller_left(topic: BrokerTopic, world: World) -> None:
     """A half-terminated topic would accept entries and never store them."""
-    topic = await topic_on(world, store)
     channel = Channel()
     producer = TopicProducer(1, "p", 0, channel)
     await topic.admission.admit(producer, "b")

@@ -255,8 +255,7 @@ async def test_a_replaced_compacted_form_takes_no_subscription(world: World, sto
     await topic.subscribe("late", start=0, view=await topic.view(True))
 
 
-async def test_a_topic_that_is_being_compacted_is_in_use(world: World, store: MemoryStore) -> None:
-    topic = await topic_on(world, store)
+async def test_a_topic_that_is_being_compacted_is_in_use(topic: BrokerTopic) -> None:
     await publish(topic.ledger, "a")
     assert not is_in_use(topic)
     topic.compaction.start()
@@ -296,8 +295,7 @@ async def test_a_topic_goes_with_its_policies_and_its_compacted_form() -> None:
         assert await admin.namespaces.topic_policies("orders") == {}
 
 
-async def test_the_index_of_delayed_entries_is_not_asked_for_without_a_pause(world: World, store: MemoryStore) -> None:
-    topic = await topic_on(world, store)
+async def test_the_index_of_delayed_entries_is_not_asked_for_without_a_pause(topic: BrokerTopic) -> None:
     delays = (await topic.subscribe("billing", start=0)).delays
     loads = 0
 
@@ -382,8 +380,7 @@ async def test_deduplication_whose_end_could_not_be_stored_can_begin_again(world
     await topic.close()
 
 
-async def test_compaction_does_not_count_as_a_subscription(world: World, store: MemoryStore) -> None:
-    topic = await topic_on(world, store)
+async def test_compaction_does_not_count_as_a_subscription(topic: BrokerTopic, world: World) -> None:
     topic.apply_policies(replace(world.policies, max_subscriptions=1))
     await publish(topic.ledger, "a")
     topic.compaction.start()

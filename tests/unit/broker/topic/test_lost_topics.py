@@ -15,6 +15,7 @@ from heliograph.actors.broker.managed_ledger.state import WriteState
 from heliograph.actors.broker.managed_ledger.tail_cache import TailCache
 from heliograph.actors.broker.records.topic_entry import TopicEntry
 from heliograph.actors.broker.subscription.type import SubscriptionType
+from heliograph.actors.broker.topic.topic import BrokerTopic
 from heliograph.actors.errors import NoSuchLedgerError
 from heliograph.base.errors import HeliographError, ServiceNotReadyError
 from heliograph.metadata.backends.memory import MemoryStore
@@ -30,10 +31,9 @@ GONE = ServiceNotReadyError("the bundle went to another broker")
 
 @pytest.mark.parametrize("is_late", [False, True])
 async def test_a_topic_that_is_lost_while_it_closes_delivers_nothing(
-    world: World, store: MemoryStore, is_late: bool
+    topic: BrokerTopic, world: World, is_late: bool
 ) -> None:
     """Its consumers are still connected then. The next owner has other consumers and other acknowledgements."""
-    topic = await topic_on(world, store)
     billing = await topic.subscribe("billing", start=0)
     await publish(topic.ledger, *"abc")
     consumer, heard = listen(billing, SubscriptionType.SHARED, permits=1)
@@ -64,8 +64,7 @@ async def test_a_topic_that_is_lost_while_it_closes_delivers_nothing(
     await closing
 
 
-async def test_a_topic_that_is_lost_while_it_ends_stays_lost(world: World, store: MemoryStore) -> None:
-    topic = await topic_on(world, store)
+async def test_a_topic_that_is_lost_while_it_ends_stays_lost(topic: BrokerTopic) -> None:
     gate = Gate(topic.ledger._owned.replace)
     topic.ledger._owned.replace = gate  # type: ignore[method-assign,assignment]
     ending = asyncio.create_task(topic.terminate())

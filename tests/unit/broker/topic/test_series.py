@@ -14,6 +14,7 @@ from heliograph.actors.broker.metrics import Traffic
 from heliograph.actors.broker.subscription.type import SubscriptionType
 from heliograph.actors.broker.topic import series
 from heliograph.actors.broker.topic.series import TopicSeries, TopicSums, topic_series
+from heliograph.actors.broker.topic.topic import BrokerTopic
 from heliograph.base.errors import InvalidConfigError
 from heliograph.metadata.backends.memory import MemoryStore
 from heliograph.metrics.broker import HIDDEN, TOPIC_METRICS
@@ -36,8 +37,7 @@ def small(number: int, rate: float, local: str = "") -> Any:
     return SimpleNamespace(name=name, admission=admission, ledger=ledger, producers={}, subscriptions={}, is_open=True)
 
 
-async def test_a_topic_has_all_series_and_so_has_its_subscription(world: World, store: MemoryStore) -> None:
-    topic = await topic_on(world, store)
+async def test_a_topic_has_all_series_and_so_has_its_subscription(topic: BrokerTopic) -> None:
     await topic.subscribe("s", start=0)
     await publish(topic.ledger, "a", "b", "c")
     rows, hidden = await topic_series([topic])
@@ -86,9 +86,8 @@ async def test_the_oldest_unacknowledged_entry_has_an_age_by_the_clock_of_the_to
 
 
 async def test_ages_take_a_bounded_number_of_reads_and_one_for_each_entry(
-    world: World, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+    topic: BrokerTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    topic = await topic_on(world, store)
     await publish(topic.ledger, "a")
     await topic.subscribe("s", start=0)
     monkeypatch.setattr(series, "READS_MAX", 0)
@@ -167,8 +166,7 @@ def test_watched_topics_may_have_short_names_and_must_have_valid_ones() -> None:
     assert refused.value.field == "watched_topics"
 
 
-async def test_acknowledgements_and_reads_are_timed(world: World, store: MemoryStore) -> None:
-    topic = await topic_on(world, store)
+async def test_acknowledgements_and_reads_are_timed(topic: BrokerTopic) -> None:
     subscription = await topic.subscribe("s", start=0)
     traffic = topic.setting.traffic
     await publish(topic.ledger, "a", "b")
@@ -193,10 +191,7 @@ def test_one_turn_of_eight_is_timed() -> None:
     assert (turns[0], sum(traffic.told()["dispatch_duration"]["counts"])) == (20, 2)
 
 
-async def test_what_was_delivered_is_counted_once_and_redelivery_has_no_latency(
-    world: World, store: MemoryStore
-) -> None:
-    topic = await topic_on(world, store)
+async def test_what_was_delivered_is_counted_once_and_redelivery_has_no_latency(topic: BrokerTopic) -> None:
     subscription = await topic.subscribe("s", start=0)
     traffic = topic.setting.traffic
     await publish(topic.ledger, "a", "b")

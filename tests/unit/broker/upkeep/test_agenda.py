@@ -200,8 +200,7 @@ class Upkeep(Housekeeping):
         assert await self.pass_time(60) == 0
 
 
-async def test_a_topic_at_rest_is_not_looked_at_however_many_rounds_there_are(world: World, store: MemoryStore) -> None:
-    topic = await topic_on(world, store)
+async def test_a_topic_at_rest_is_not_looked_at_however_many_rounds_there_are(topic: BrokerTopic) -> None:
     await topic.subscribe("s", start=0)
     await publish(topic.ledger, "a")
     upkeep = Upkeep(topic)
@@ -230,8 +229,7 @@ Change = Callable[[BrokerTopic], Any]
         lambda topic: topic.terminate(),
     ],
 )
-async def test_what_happens_in_a_topic_is_noted(world: World, store: MemoryStore, change: Change) -> None:
-    topic = await topic_on(world, store)
+async def test_what_happens_in_a_topic_is_noted(topic: BrokerTopic, change: Change) -> None:
     await topic.subscribe("s", start=0)
     await publish(topic.ledger, "a", "b")
     upkeep = Upkeep(topic)
@@ -242,8 +240,7 @@ async def test_what_happens_in_a_topic_is_noted(world: World, store: MemoryStore
     assert await upkeep.pass_time(ROUND) == 1
 
 
-async def test_messages_expire_on_time_also_where_nothing_happens(world: World, store: MemoryStore) -> None:
-    topic = await topic_on(world, store)
+async def test_messages_expire_on_time_also_where_nothing_happens(topic: BrokerTopic) -> None:
     subscription = await topic.subscribe("s", start=0)
     await publish(topic.ledger, "a")
     upkeep = Upkeep(topic)
@@ -257,8 +254,7 @@ async def test_messages_expire_on_time_also_where_nothing_happens(world: World, 
     assert upkeep.looks - looks <= 2
 
 
-async def test_ledgers_roll_and_are_trimmed_on_time(world: World, store: MemoryStore) -> None:
-    topic = await topic_on(world, store)
+async def test_ledgers_roll_and_are_trimmed_on_time(topic: BrokerTopic) -> None:
     await publish(topic.ledger, "a")
     upkeep = Upkeep(topic)
     topic.apply_policies(replace(topic.policies, retention_seconds=300, retention_bytes=-1))
@@ -279,8 +275,7 @@ async def test_ledgers_roll_and_are_trimmed_on_time(world: World, store: MemoryS
     assert topic.ledger.writer.last_add_confirmed < 0
 
 
-async def test_what_has_failed_is_tried_in_each_round(world: World, store: MemoryStore) -> None:
-    topic = await topic_on(world, store)
+async def test_what_has_failed_is_tried_in_each_round(topic: BrokerTopic, world: World) -> None:
     await publish(topic.ledger, "a")
     await topic.ledger.roll()
     await turns(lambda: not topic.ledger._is_rolling)
@@ -298,8 +293,7 @@ async def test_what_has_failed_is_tried_in_each_round(world: World, store: Memor
     await upkeep.rest()
 
 
-async def test_idle_topics_are_unloaded_and_deleted_on_time(world: World, store: MemoryStore) -> None:
-    topic = await topic_on(world, store)
+async def test_idle_topics_are_unloaded_and_deleted_on_time(topic: BrokerTopic) -> None:
     upkeep = Upkeep(topic, unload_seconds=400)
     await upkeep.rest()
     await upkeep.pass_time(390 - upkeep.now)
@@ -316,8 +310,7 @@ async def test_idle_topics_are_unloaded_and_deleted_on_time(world: World, store:
     assert upkeep.planned == 0, "a topic that is not loaded is forgotten"
 
 
-async def test_a_reader_that_left_is_dropped_on_time(world: World, store: MemoryStore) -> None:
-    topic = await topic_on(world, store)
+async def test_a_reader_that_left_is_dropped_on_time(topic: BrokerTopic) -> None:
     upkeep = Upkeep(topic)
     subscription = await topic.subscribe("reader", start=0, is_durable=False)
     consumer, _ = listen(subscription, SubscriptionType.EXCLUSIVE)
@@ -330,8 +323,7 @@ async def test_a_reader_that_left_is_dropped_on_time(world: World, store: Memory
     assert "reader" not in topic.subscriptions
 
 
-async def test_a_step_of_the_clock_of_ages_makes_every_plan_anew(world: World, store: MemoryStore) -> None:
-    topic = await topic_on(world, store)
+async def test_a_step_of_the_clock_of_ages_makes_every_plan_anew(topic: BrokerTopic) -> None:
     subscription = await topic.subscribe("s", start=0)
     await publish(topic.ledger, "a")
     upkeep = Upkeep(topic)
@@ -342,10 +334,7 @@ async def test_a_step_of_the_clock_of_ages_makes_every_plan_anew(world: World, s
     assert subscription.backlog == 0
 
 
-async def test_nothing_is_done_while_the_store_is_out_of_reach_and_nothing_forgotten(
-    world: World, store: MemoryStore
-) -> None:
-    topic = await topic_on(world, store)
+async def test_nothing_is_done_while_the_store_is_out_of_reach_and_nothing_forgotten(topic: BrokerTopic) -> None:
     upkeep = Upkeep(topic)
     upkeep.loaded.is_certain = False
     assert await upkeep.pass_time(60) == 0

@@ -8,6 +8,7 @@ from collections import deque
 import pytest
 
 from heliograph.actors.broker.producers.producer import TopicProducer
+from heliograph.actors.broker.topic.topic import BrokerTopic
 from heliograph.actors.broker.upkeep.idle_topics import IdleAction, IdleState, IdleTopics, idle_action
 from heliograph.metadata.backends.memory import MemoryStore
 from heliograph.metadata.model import Policies
@@ -48,8 +49,7 @@ def test_what_becomes_of_an_idle_topic(
     assert idle_action(state, policies, unload_seconds) is action
 
 
-async def test_a_topic_without_entries_has_no_queue_of_its_own(world: World, store: MemoryStore) -> None:
-    topic = await topic_on(world, store)
+async def test_a_topic_without_entries_has_no_queue_of_its_own(topic: BrokerTopic) -> None:
     producer = TopicProducer(1, "p", 0, channel=None)  # type: ignore[arg-type]  # nothing is sent
     parts = (producer, topic, topic.admission, topic.ledger, topic.ledger._tail)
     queues = [found for found in gc.get_referents(*(vars(part) for part in parts)) if isinstance(found, deque)]

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.unit.gateway.clients import FakeTopic
 from tests.unit.gateway.world import FLIGHTS, FLIGHTS_PATH, Gateway
 
 TOPIC = f"/admin/v2/{FLIGHTS_PATH}"
@@ -63,8 +64,7 @@ async def test_statistics_leave_out_the_producers_and_consumers_that_nobody_asks
             assert all(subscription["consumers"] == [] for subscription in one["subscriptions"].values())
 
 
-async def test_trimming_and_truncation(gateway: Gateway) -> None:
-    topic = gateway.world.add()
+async def test_trimming_and_truncation(topic: FakeTopic, gateway: Gateway) -> None:
     assert (await gateway.http.post(f"{TOPIC}/trim")).status_code == 204
     assert (await gateway.http.delete(f"{TOPIC}/truncate")).status_code == 204
     assert topic.cut == ["trim", "truncate"]

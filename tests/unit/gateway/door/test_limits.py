@@ -20,6 +20,7 @@ from heliograph.gateway.http import limits
 from heliograph.gateway.http.caller import Caller
 from heliograph.gateway.http.limits import BodyBudget, Rate, Shares, tenant_of, too_fast
 from heliograph.gateway.http.server import GatewayServer
+from tests.unit.gateway.clients import FakeTopic
 from tests.unit.gateway.test_server import started
 from tests.unit.gateway.world import FLIGHTS_PATH, Gateway, World
 from tests.websocket import connect
@@ -215,8 +216,7 @@ async def test_a_request_has_so_many_messages_and_others_are_answered_meanwhile(
     assert len(answer.json()["messagePublishResults"]) == len(topic.messages) == 10_000
 
 
-async def test_a_body_of_countless_values_is_refused_before_it_is_parsed(gateway: Gateway) -> None:
-    topic = gateway.world.add()
+async def test_a_body_of_countless_values_is_refused_before_it_is_parsed(topic: FakeTopic, gateway: Gateway) -> None:
     for value in (b"[]", b'""'):
         many = b",".join([value] * 450_000)
         answer = await gateway.http.post(TOPIC, content=b'{"messages":[{"payload":"x"}],"other":[' + many + b"]}")

@@ -12,6 +12,7 @@ import pytest
 from heliograph.base.errors import InvalidConfigError
 from heliograph.gateway.config import GatewayConfig
 from heliograph.gateway.http.origins import AllowedOrigins
+from tests.unit.gateway.clients import FakeTopic
 from tests.unit.gateway.peer import Peer
 from tests.unit.gateway.test_server import run as run_served
 from tests.unit.gateway.test_server import started
@@ -37,9 +38,8 @@ FOREIGN = (
 )
 
 
-async def test_a_page_of_another_origin_gets_nothing(gateway: Gateway) -> None:
+async def test_a_page_of_another_origin_gets_nothing(topic: FakeTopic, gateway: Gateway) -> None:
     """A page that a developer has open reaches loopback; its origin is refused before anything is done."""
-    topic = gateway.world.add()
     for method, path in FOREIGN:
         answer = await gateway.http.request(method, path, headers=EVIL, json=MESSAGE if method == "POST" else None)
         assert answer.status_code == 403, path
@@ -50,8 +50,7 @@ async def test_a_page_of_another_origin_gets_nothing(gateway: Gateway) -> None:
     assert not topic.is_terminated
 
 
-async def test_a_page_of_another_origin_gets_no_websocket(gateway: Gateway) -> None:
-    topic = gateway.world.add()
+async def test_a_page_of_another_origin_gets_no_websocket(topic: FakeTopic, gateway: Gateway) -> None:
     for path in (CONSUMER, PRODUCER, "/ws/v3/consumer/s?topics=a"):
         peer = Peer(gateway.app, path, headers=EVIL)
         await peer.upgrade()
@@ -152,8 +151,7 @@ async def test_bodies_of_calls_have_to_be_called_json(gateway: Gateway) -> None:
         assert (answer.status_code, answer.json()["field"]) == (415, "Content-Type")
 
 
-async def test_bodies_have_to_be_called_what_they_are(gateway: Gateway) -> None:
-    topic = gateway.world.add()
+async def test_bodies_have_to_be_called_what_they_are(topic: FakeTopic, gateway: Gateway) -> None:
     for media_type, status in MEDIA_TYPES:
         topic.messages.clear()
         headers = {"Content-Type": media_type}

@@ -17,7 +17,7 @@ from heliograph.gateway.shapes.bodies import SMALL_BODY_BYTES
 from heliograph.gateway.shapes.event_ids import PARTITIONS_MAX, event_id, lost_after, positions_of
 from heliograph.gateway.shapes.payload_forms import message_text
 from heliograph.protocol.message_id import MessageId
-from tests.unit.gateway.clients import FakeConsumer
+from tests.unit.gateway.clients import FakeConsumer, FakeTopic
 from tests.unit.gateway.world import FLIGHTS_PATH, Gateway, World
 from tests.waits import until
 
@@ -97,8 +97,7 @@ def at_end(world: World, id_: str = "-1:-1:-1") -> None:
     world.cursors.last = id_
 
 
-async def test_messages_are_events_with_their_ids(gateway: Gateway) -> None:
-    topic = gateway.world.add()
+async def test_messages_are_events_with_their_ids(topic: FakeTopic, gateway: Gateway) -> None:
     topic.publish("grüße\n".encode(), "k", {"p": "v"}, 1000)
     async with page(gateway, "from=earliest") as source:
         assert source.headers["content-type"] == "text/event-stream; charset=utf-8"
@@ -114,9 +113,8 @@ async def test_messages_are_events_with_their_ids(gateway: Gateway) -> None:
         assert (message["payload"], message["payloadBase64"]) == (None, "/w==")
 
 
-async def test_a_page_that_got_nothing_yet_knows_where_to_go_on(gateway: Gateway) -> None:
+async def test_a_page_that_got_nothing_yet_knows_where_to_go_on(topic: FakeTopic, gateway: Gateway) -> None:
     """Without an id before the first message, what is published while the page is away would be missed."""
-    topic = gateway.world.add()
     topic.publish(b"old", None, {}, None)
     at_end(gateway.world, "100:0:-1")
     async with page(gateway) as source:

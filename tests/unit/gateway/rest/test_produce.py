@@ -11,6 +11,7 @@ import pytest
 from heliograph.base.errors import BadRequestError, PersistenceError, ProducerFencedError
 from heliograph.gateway.services import Services
 from heliograph.protocol.message_id import MessageId
+from tests.unit.gateway.clients import FakeTopic
 from tests.unit.gateway.world import FLIGHTS, FLIGHTS_PATH, Gateway, settle
 
 URL = f"/topics/{FLIGHTS_PATH}"
@@ -61,8 +62,7 @@ async def test_a_partition_is_published_to_by_number(gateway: Gateway) -> None:
     assert answer.json()["field"] == "partition"
 
 
-async def test_a_producer_serves_many_requests_and_is_closed_when_idle(gateway: Gateway) -> None:
-    topic = gateway.world.add()
+async def test_a_producer_serves_many_requests_and_is_closed_when_idle(topic: FakeTopic, gateway: Gateway) -> None:
     for _ in range(3):
         await gateway.http.post(URL, json={"messages": [{"payload": "x"}]})
     services: Services = gateway.app.state.services
@@ -129,9 +129,8 @@ async def test_when_nothing_was_stored_the_status_says_so(gateway: Gateway) -> N
     ],
 )
 async def test_a_body_that_does_not_fit_is_refused_and_names_the_field(
-    gateway: Gateway, body: str, status: int, field: str
+    topic: FakeTopic, gateway: Gateway, body: str, status: int, field: str
 ) -> None:
-    topic = gateway.world.add()
     answer = await gateway.http.post(URL, content=body)
     assert (answer.status_code, answer.json()["field"]) == (status, field)
     assert answer.json()["reason"]
@@ -150,9 +149,8 @@ async def test_a_body_that_does_not_fit_is_refused_and_names_the_field(
     ],
 )
 async def test_payloads_that_fit_their_schema_are_stored(
-    gateway: Gateway, schema: str, payload: str, stored: bytes
+    topic: FakeTopic, gateway: Gateway, schema: str, payload: str, stored: bytes
 ) -> None:
-    topic = gateway.world.add()
     for _ in range(2):
         answer = await gateway.http.post(URL, json={"valueSchema": schema, "messages": [{"payload": payload}]})
         assert answer.status_code == 200
@@ -178,9 +176,8 @@ async def test_payloads_that_fit_their_schema_are_stored(
     ],
 )
 async def test_a_payload_that_does_not_fit_its_schema_is_refused_and_nothing_is_stored(
-    gateway: Gateway, schema: str, message: dict[str, str]
+    topic: FakeTopic, gateway: Gateway, schema: str, message: dict[str, str]
 ) -> None:
-    topic = gateway.world.add()
     fits = '"x"' if "STRING" in schema else '{"number": 1}'
     answer = await gateway.http.post(URL, json={"valueSchema": schema, "messages": [{"payload": fits}, message]})
     assert (answer.status_code, answer.json()["field"]) == (400, "messages.1.payload")
@@ -279,8 +276,7 @@ async def test_topics_are_named_by_whole_segments(gateway: Gateway) -> None:
     assert FLIGHTS not in gateway.world.topics
 
 
-async def test_a_producer_that_is_over_is_replaced(gateway: Gateway) -> None:
-    topic = gateway.world.add()
+async def test_a_producer_that_is_over_is_replaced(topic: FakeTopic, gateway: Gateway) -> None:
     gateway.world.send_errors[b"x"] = ProducerFencedError("another took over")
     answer = await gateway.http.post(URL, json={"messages": [{"payload": "x"}]})
     assert (answer.status_code, topic.producers) == (409, 0)

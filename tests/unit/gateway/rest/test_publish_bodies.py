@@ -49,8 +49,7 @@ async def test_a_raw_body_is_one_message(gateway: Gateway, media_type: str, body
     assert (topic.messages[0].key, topic.messages[0].properties) == (None, {})
 
 
-async def test_the_query_says_what_a_raw_body_cannot(gateway: Gateway) -> None:
-    topic = gateway.world.add()
+async def test_the_query_says_what_a_raw_body_cannot(topic: FakeTopic, gateway: Gateway) -> None:
     query = "?key=N1&property=a%3Db%3Dc&property=d=&eventTime=7&deliverAt=9&producerName=tower&compressionType=ZSTD"
     answer = await post(gateway, b"x", "application/octet-stream", query)
     assert answer.status_code == 200
@@ -61,8 +60,7 @@ async def test_the_query_says_what_a_raw_body_cannot(gateway: Gateway) -> None:
     assert (options["name"], options["compression"]) == ("tower", "zstd")
 
 
-async def test_each_line_of_ndjson_is_a_message_as_it_was_sent(gateway: Gateway) -> None:
-    topic = gateway.world.add()
+async def test_each_line_of_ndjson_is_a_message_as_it_was_sent(topic: FakeTopic, gateway: Gateway) -> None:
     body = '{"a" : 1.0}\r\n\n  "grüße"\nnull\n[1e400]'
     answer = await post(gateway, body, "application/x-ndjson; charset=utf-8", "?key=k")
     assert answer.status_code == 200
@@ -70,8 +68,7 @@ async def test_each_line_of_ndjson_is_a_message_as_it_was_sent(gateway: Gateway)
     assert {message.key for message in topic.messages} == {"k"}
 
 
-async def test_values_of_a_raw_body_fit_the_schema_of_the_query(gateway: Gateway) -> None:
-    topic = gateway.world.add()
+async def test_values_of_a_raw_body_fit_the_schema_of_the_query(topic: FakeTopic, gateway: Gateway) -> None:
     record = {"type": "record", "name": "Order", "fields": [{"name": "number", "type": "int"}]}
     info = {"type": "AVRO", "schema": base64.b64encode(json.dumps(record).encode()).decode()}
     query = {"valueSchema": json.dumps(info)}
@@ -107,9 +104,8 @@ async def test_values_of_a_raw_body_fit_the_schema_of_the_query(gateway: Gateway
     ],
 )
 async def test_a_body_that_is_not_what_it_is_called_is_refused_and_nothing_is_stored(
-    gateway: Gateway, media_type: str, body: bytes, query: str, status: int, field: str
+    topic: FakeTopic, gateway: Gateway, media_type: str, body: bytes, query: str, status: int, field: str
 ) -> None:
-    topic = gateway.world.add()
     answer = await post(gateway, body, media_type, query)
     assert (answer.status_code, answer.json()["field"]) == (status, field), answer.text
     assert topic.messages == []
@@ -135,16 +131,14 @@ async def test_a_body_that_is_not_what_it_is_called_is_refused_and_nothing_is_st
     ],
 )
 async def test_an_event_that_is_none_is_refused_and_names_the_attribute(
-    gateway: Gateway, changes: dict[str, Any], field: str
+    topic: FakeTopic, gateway: Gateway, changes: dict[str, Any], field: str
 ) -> None:
-    topic = gateway.world.add()
     answer = await post(gateway, json.dumps([EVENT, EVENT | changes]), cloud_events.BATCHED)
     assert (answer.status_code, answer.json()["field"]) == (400, f"events.1.{field}"), answer.text
     assert topic.messages == []
 
 
-async def test_an_event_is_stored_alike_in_every_mode(gateway: Gateway) -> None:
-    topic = gateway.world.add()
+async def test_an_event_is_stored_alike_in_every_mode(topic: FakeTopic, gateway: Gateway) -> None:
     more = {"time": "2026-02-03T04:05:06.789Z", "subject": "runway 4", "partitionkey": "N1", "urgent": "true"}
     event = EVENT | more | {"urgent": True, "datacontenttype": "application/json", "data": {"b": ["ü", 1.5], "a": None}}
     data = '{"b":["ü",1.5],"a":null}'.encode()
@@ -175,9 +169,8 @@ async def test_an_event_is_stored_alike_in_every_mode(gateway: Gateway) -> None:
     ],
 )
 async def test_data_of_an_event_survives_and_is_read_back(
-    gateway: Gateway, members: dict[str, Any], payload: bytes, content_type: str | None
+    topic: FakeTopic, gateway: Gateway, members: dict[str, Any], payload: bytes, content_type: str | None
 ) -> None:
-    topic = gateway.world.add()
     assert (await post(gateway, json.dumps(EVENT | members), cloud_events.STRUCTURED)).status_code == 200
     [message] = topic.messages
     assert (message.data, message.properties.get("content-type")) == (payload, content_type)
@@ -209,8 +202,7 @@ async def test_messages_that_are_no_events_are_read_as_events_of_their_topic(gat
     assert not {"plain", "Odd", "key"} & first.keys()
 
 
-async def test_an_event_before_1970_keeps_its_time_as_a_property(gateway: Gateway) -> None:
-    topic = gateway.world.add()
+async def test_an_event_before_1970_keeps_its_time_as_a_property(topic: FakeTopic, gateway: Gateway) -> None:
     body = json.dumps(EVENT | {"time": "1903-12-17T10:35:00-05:00"})
     assert (await post(gateway, body, cloud_events.STRUCTURED)).status_code == 200
     assert (topic.messages[0].event_time_ms, topic.messages[0].properties["ce_time"][:4]) == (None, "1903")
