@@ -40,6 +40,7 @@ from heliograph.protocol.topic_name import TopicName
 # takes over all topics of another (I15).
 LOADS_AT_ONCE_MAX = 64
 CLOSES_AT_ONCE_MAX = 64  # the same, when it gives away a bundle or stops
+CLOSE_SECONDS = 1.0  # after which a topic that waits for its bookies keeps no other one waiting
 
 log = logging.getLogger(__name__)
 
@@ -203,19 +204,25 @@ class Topics:
         self.abandon_all(ServiceNotReadyError("this broker stopped"))
 
     async def _unload(self, topics: list[BrokerTopic], seconds_max: float) -> None:
-        left = iter(topics)
+        left, closing = iter(topics), set[asyncio.Task[None]]()
+
+        async def close(topic: BrokerTopic) -> None:
+            with contextlib.suppress(HeliographError):
+                await self.unload(topic.name)
 
         async def close_some() -> None:
             for topic in left:
-                with contextlib.suppress(HeliographError):
-                    await self.unload(topic.name)
+                closing.add(task := asyncio.create_task(close(topic)))
+                task.add_done_callback(closing.discard)
+                await asyncio.wait([task], timeout=CLOSE_SECONDS)
 
-        closing = [asyncio.create_task(close_some()) for _ in range(min(len(topics), CLOSES_AT_ONCE_MAX))]
-        if closing:
-            _, late = await asyncio.wait(closing, timeout=seconds_max)
-            for task in late:
-                task.cancel()
-            await asyncio.gather(*closing, return_exceptions=True)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds_max):
+                await asyncio.gather(*[close_some() for _ in range(min(len(topics), CLOSES_AT_ONCE_MAX))])
+                await asyncio.gather(*closing, return_exceptions=True)
+        for task in closing:
+            task.cancel()
+        await asyncio.gather(*closing, return_exceptions=True)
         for topic in topics:
             if self._loaded.get(topic.name) is topic:
                 topic.abandon(ServiceNotReadyError("the bundle goes to another broker"))

@@ -10,11 +10,14 @@ import pytest
 
 from heliograph.actors.broker.broker import Broker
 from heliograph.actors.broker.config import BrokerConfig
+from heliograph.actors.broker.topic import topics as module
+from heliograph.actors.broker.topic.state import TopicState
 from heliograph.actors.broker.topic.topics import CLOSES_AT_ONCE_MAX, LOADS_AT_ONCE_MAX
 from heliograph.metadata.backends.memory import MemoryServer, MemoryStore
 from heliograph.metadata.recipes.cluster_init import initialise
 from heliograph.protocol.topic_name import TopicName
 from tests.unit.broker.fake_ledgers import FakeLedgers
+from tests.waits import until
 
 TOPICS = 500
 OTHERS = 8  # calls of the broker's own work
@@ -65,3 +68,22 @@ async def test_few_of_many_topics_ask_the_store_at_once(broker: Broker, monkeypa
     assert broker.topics.count == 0
     assert {topic.state.name for topic in topics} == {"CLOSED"}, "all were closed in good order"
     assert 1 < calls.most <= CLOSES_AT_ONCE_MAX + OTHERS
+
+
+async def test_topics_that_cannot_be_closed_soon_do_not_hold_up_the_others(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their bookies do not answer, and they wait for what is in flight."""
+    monkeypatch.setattr(module, "CLOSE_SECONDS", 0.01)
+    names = [TopicName.parse(f"t-{number}") for number in range(CLOSES_AT_ONCE_MAX + 2)]
+    for name in names:
+        await broker.ownership.resolve(name)
+    *slow, one, other = [await broker.topics.get(name, may_create=True) for name in names]
+
+    async def close_last() -> None:
+        await until(lambda: {one.state, other.state} == {TopicState.CLOSED})
+
+    for topic in slow:
+        monkeypatch.setattr(topic, "close", close_last)
+    await broker.topics.stop(60.0)
+    assert {one.state, other.state} == {TopicState.CLOSED}
