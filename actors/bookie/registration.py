@@ -15,6 +15,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
+from heliograph.actors.wire.messages import TLS_SCHEME
 from heliograph.base.backoff import Backoff
 from heliograph.base.completion import end_task
 from heliograph.metadata import codec, paths
@@ -171,31 +172,32 @@ async def forget_if_dead(store: MetadataStore, bookie_id: str) -> None:
     """
     for path in (paths.bookie_available(bookie_id), paths.bookie_readonly(bookie_id)):
         with contextlib.suppress(NoNodeError, RecordError):
-            record = codec.decode(BookieRegistration, (await store.get(path))[0])
-            if not await _listens(record.address):
-                await _end_predecessor(store, path)
+            value, _ = await store.get(path)
+            if not await _listens(codec.decode(BookieRegistration, value).address):
+                await _end_predecessor(store, path, value)
 
 
 async def _listens(address: str) -> bool:
     """Return False if a connection is refused. Where nothing answers in time, a process may be there."""
-    host, _, port = address.rpartition(":")
+    host, _, port = address.removeprefix(TLS_SCHEME).rpartition(":")
     try:
         async with asyncio.timeout(_CONNECT_SECONDS):
             _, writer = await asyncio.open_connection(host, int(port))
     except ConnectionRefusedError:
         return False
-    except (OSError, TimeoutError, ValueError):
+    except (OSError, OverflowError, TimeoutError, ValueError):
         return True
     writer.close()
     return True
 
 
-async def _end_predecessor(store: MetadataStore, path: str) -> None:
+async def _end_predecessor(store: MetadataStore, path: str, only: bytes | None = None) -> None:
+    """End the session of the registration at a path: of any but our own, or of ``only``."""
     try:
         value, stat = await store.get(path)
     except NoNodeError:
         return
-    if stat.ephemeral_owner == store.session_id:
+    if stat.ephemeral_owner == store.session_id or (only is not None and value != only):
         return
     with contextlib.suppress(RecordError):
         token = codec.decode(BookieRegistration, value).session_token
