@@ -25,7 +25,13 @@ from heliograph.actors.broker.topic.series import oldest_ms
 from heliograph.actors.broker.topic.stats import count_backlogs, internal_stats, ledger_rows, topic_stats
 from heliograph.actors.broker.topic.topic import BrokerTopic
 from heliograph.actors.broker.upkeep.housekeeping import trim_with_last
-from heliograph.base.errors import BadRequestError, SubscriptionExistsError, TopicNotFoundError, UnsupportedError
+from heliograph.base.errors import (
+    BadRequestError,
+    HeliographError,
+    SubscriptionExistsError,
+    TopicNotFoundError,
+    UnsupportedError,
+)
 from heliograph.metadata.model import TopicRecord
 from heliograph.metadata.store import MetadataStore
 from heliograph.operations.table import LEDGER_RANGES_MAX, LEDGERS_PAGE_MAX
@@ -200,7 +206,11 @@ class OwnedTopics:
 
     async def _trim_topic(self, name: TopicName) -> int:
         topic = await self._stored(name)
-        await topic.recoveries.all_recovered()
+        try:
+            await topic.recoveries.all_recovered()
+        except HeliographError:
+            if topic.recoveries.needs_head or not topic.is_open:
+                raise  # else it is a reader of a compacted form that is lost, which needs no old ledger
         return await trim_with_last(topic)
 
     async def _truncate_topic(self, name: TopicName) -> int:
