@@ -13,7 +13,7 @@ import gc
 
 # From one full collection to the next at least: objects of Python that are new and live.
 COLLECT_AFTER = (2_000, 10, 50)
-FREEZE_AFTER = 125  # objects of a holder that were made since the last freezing and live: 10 to 20 ms for topics  # I24
+FREEZE_AFTER = 100  # objects of a holder that were made since the last freezing and live: 10 to 20 ms for topics  # I24
 THAW_LEAST = 5_000  # ends of frozen objects of a holder, before all is collected once; more if it holds more
 
 _is_ours = False  # whether this process has nothing but parts of ours, so that its collector is for us to set
