@@ -65,7 +65,7 @@ class Outbox:
         if self._socket is None:
             return
         if not self._parts and len(payload) <= JOINED_BYTES_MAX:
-            self._socket.write(frame + payload if payload else frame)
+            self._write([frame + payload if payload else frame])
             return
         self._parts += (frame, payload) if payload else (frame,)
         self._size += len(frame) + len(payload)
@@ -73,22 +73,30 @@ class Outbox:
 
     def flush(self) -> None:
         """Write all frames now."""
-        parts, size, socket = self._parts, self._size, self._socket
-        if not parts or socket is None:
+        parts, size = self._parts, self._size
+        if not parts:
             return
         self._parts, self._size = [], 0  # before the write, which may call back and put more frames
-        if len(parts) == 1:
-            socket.write(parts[0])
-        elif size <= max(JOINED_BYTES_MAX, JOINED_PART_BYTES * len(parts)):
-            socket.write(b"".join(parts))
-        else:
-            socket.writelines(parts)
+        if len(parts) > 1 and size <= max(JOINED_BYTES_MAX, JOINED_PART_BYTES * len(parts)):
+            parts = [b"".join(parts)]
+        self._write(parts)
 
     def drop(self) -> None:
         """Discard all frames, also later ones."""
         self._socket = None
         self._parts.clear()
         self._size = 0
+
+    def _write(self, parts: list[bytes | memoryview]) -> None:
+        socket = self._socket
+        assert socket is not None, "no frame is kept after the drop"
+        try:
+            if len(parts) == 1:
+                socket.write(parts[0])
+            else:
+                socket.writelines(parts)
+        except RuntimeError:  # of uvloop: the peer is gone, and the loss is told later in this turn
+            self.drop()
 
     def _end_turn(self) -> None:
         self._is_due = False

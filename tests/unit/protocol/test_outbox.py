@@ -106,3 +106,22 @@ async def test_the_last_frame_of_a_turn_takes_the_others_with_it() -> None:
     box.drop()
     box.put_last(b"late")
     assert len(socket.writes) == 5
+
+
+async def test_a_socket_that_closed_in_this_turn_ends_the_outbox() -> None:
+    """A transport of uvloop raises from the moment when a peer is gone, and tells of the loss later in the turn."""
+
+    class Gone(Socket):
+        def write(self, data: bytes | memoryview, /) -> None:
+            raise RuntimeError("the handler is closed")
+
+    failures: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(context))
+    for last in (False, True):
+        box = outbox(Gone())
+        (box.put_last if last else box.put)(b"frame")
+        await asyncio.sleep(0)
+        box.put(b"another")
+        box.flush()
+        await asyncio.sleep(0)
+    assert failures == []
