@@ -15,6 +15,7 @@ from heliograph.client.access import parse_address
 from heliograph.client.aio.client import AsyncClient
 from heliograph.client.aio.producer.routing import Router
 from heliograph.client.aio.transport.connection import BrokerConnection
+from heliograph.client.aio.transport.lookup import OWNERS_AT_ONCE_MAX
 from heliograph.client.options import ClientOptions
 from heliograph.cluster.ports import pick_free
 from heliograph.protocol import pulsar_pb2 as pb
@@ -76,6 +77,27 @@ async def test_lookups_follow_redirects_with_authority() -> None:
         [asked] = second.of_type(T.LOOKUP)
         assert asked.lookup.authoritative
         assert not first.of_type(T.LOOKUP)[0].lookup.authoritative
+
+
+async def test_the_first_of_many_producers_is_back_before_the_last_one_asks_for_its_owner() -> None:
+    """All producers of a broker that died come back together."""
+    async with FakeBroker() as broker, await client_of(broker) as client:
+        producers = [client.producer(f"t{index}") for index in range(5 * OWNERS_AT_ONCE_MAX)]
+        await asyncio.gather(*(producer.open() for producer in producers))
+        broker.commands.clear()
+        broker.drop_connections()
+        await asyncio.gather(*(producer.send(b"x") for producer in producers))
+        kinds = [command.type for command in broker.commands if command.type in (T.LOOKUP, T.PRODUCER)]
+        assert kinds.count(T.LOOKUP) >= len(producers)
+        assert kinds.index(T.PRODUCER) <= OWNERS_AT_ONCE_MAX
+
+
+async def test_a_lookup_waits_for_others_no_longer_than_an_operation_may() -> None:
+    async with FakeBroker() as broker, await client_of(broker, operation_timeout_ms=100) as client:
+        (await client.session()).lookup._turns = asyncio.Semaphore(0)  # all others have no answer
+        with pytest.raises(errors.RequestTimeoutError, match="other lookups have no answer"):
+            await client.producer("t").open()
+        assert not broker.of_type(T.LOOKUP)
 
 
 async def test_redirects_in_a_circle_end() -> None:

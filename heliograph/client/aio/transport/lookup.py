@@ -7,7 +7,7 @@ import logging
 from random import Random
 
 from heliograph.base.completion import end_task
-from heliograph.base.errors import ConnectionLostError, HeliographError, ServiceNotReadyError
+from heliograph.base.errors import ConnectionLostError, HeliographError, RequestTimeoutError, ServiceNotReadyError
 from heliograph.client.aio.transport.connection import BrokerConnection, RequestIdSpace
 from heliograph.client.aio.transport.pool import ConnectionPool
 from heliograph.client.options import ENCRYPTED, ClientOptions
@@ -16,6 +16,7 @@ from heliograph.protocol.server_error import exception_of
 from heliograph.protocol.topic_name import TopicName
 
 REDIRECTS_MAX = 20
+OWNERS_AT_ONCE_MAX = 64  # that a client asks for: the first handles of many are connected before the last ones ask
 
 _T = pb.BaseCommand
 _Lookup = pb.CommandLookupResponse
@@ -30,6 +31,7 @@ class Lookup:
         self._pool = pool
         self.service_urls = list(options.service_urls)
         random.shuffle(self.service_urls)
+        self._turns = asyncio.Semaphore(OWNERS_AT_ONCE_MAX)
         self._asking: dict[BrokerConnection, asyncio.Task[None]] = {}  # about brokers that are silent
 
     async def any_connection(self) -> BrokerConnection:
@@ -71,6 +73,21 @@ class Lookup:
             TopicNotFoundError, ConnectionLostError, RequestTimeoutError, ...: The broker's answer, or why there is
                 none.
         """
+        seconds = self._options.operation_timeout_ms / 1000
+        try:
+            async with asyncio.timeout(seconds):
+                await self._turns.acquire()
+        except TimeoutError:
+            others = f"{OWNERS_AT_ONCE_MAX} other lookups have no answer"
+            raise RequestTimeoutError(
+                f"the owner of {topic} was not asked for: {others}", limit=f"{seconds:g} s"
+            ) from None
+        try:
+            return await self._owner(topic)
+        finally:
+            self._turns.release()
+
+    async def _owner(self, topic: TopicName) -> BrokerConnection:
         connection = await self.any_connection()
         authoritative = False
         for _ in range(REDIRECTS_MAX):
