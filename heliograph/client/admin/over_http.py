@@ -100,19 +100,8 @@ class GatewayCalls:
             self._understood(*data)
         return data[2].decode("utf-8", "replace")
 
-    async def ask_part(
-        self,
-        part: str,
-        method: str,
-        arguments: list[Any],
-        identity: Identity,
-        seconds: float = ANSWER_TIMEOUT_SECONDS,
-    ) -> Any:
-        """Call a method of an actor through the gateway; raises as ``run``.
-
-        Args:
-            seconds: for the answer.
-        """
+    async def ask_part(self, part: str, method: str, arguments: Any, identity: Identity, seconds: float) -> Any:
+        """Call a method of an actor through the gateway; raises as ``run``."""
         return await asyncio.to_thread(self._post, f"parts/{part}/{method}", arguments, identity, seconds)
 
     def _post(self, path: str, arguments: Any, identity: Identity, seconds: float = ANSWER_TIMEOUT_SECONDS) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import asdict, is_dataclass
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from heliograph.base.addressing.part_handle import answers_of
 from heliograph.base.errors import ClusterNotFoundError, HeliographError, NotFoundError, RequestTimeoutError
@@ -18,6 +18,8 @@ CALL_SECONDS = 60.0
 _ABSENCES = {discovery.OPERATOR: ": helio up starts it", discovery.AUDITOR: ", which moves and repairs data"}
 
 T = TypeVar("T")
+Arguments = Mapping[str, Sequence[Any]]  # by the name of the part
+Answers = tuple[dict[str, Any], dict[str, HeliographError]]  # those of the parts, and the errors of the others
 
 
 class PartAccess:
@@ -44,9 +46,7 @@ class PartAccess:
             lambda gateway: gateway.parts(Identity.from_environment()), lambda: discovery.actor_names(self._namespace)
         )
 
-    def ask(
-        self, method: str, arguments: Mapping[str, Sequence[Any]], seconds: float
-    ) -> tuple[dict[str, Any], dict[str, HeliographError]]:
+    def ask(self, method: str, arguments: Arguments, seconds: float) -> Answers:
         """Call a method of several parts at once.
 
         Args:
@@ -60,8 +60,8 @@ class PartAccess:
             ClusterNotFoundError: there is no cluster.
         """
         return self._through(
-            lambda gateway: _through_gateway(gateway, method, arguments, seconds),
-            lambda: _through_ray(self._namespace, method, arguments, seconds),
+            lambda gateway: _by_gateway(gateway, method, arguments, seconds),
+            lambda: _by_ray(self._namespace, method, arguments, seconds),
         )
 
     def ask_one(self, name: str, method: str, *arguments: Any) -> Any:
@@ -102,9 +102,7 @@ def part_of(name: str, namespace: str) -> Any:
         raise
 
 
-async def _through_gateway(
-    gateway: GatewayCalls, method: str, arguments: Mapping[str, Sequence[Any]], seconds: float
-) -> tuple[dict[str, Any], dict[str, HeliographError]]:
+async def _by_gateway(gateway: GatewayCalls, method: str, arguments: Arguments, seconds: float) -> Answers:
     identity = Identity.from_environment()
     found: dict[str, Any] = {}
     failed: dict[str, HeliographError] = {}
@@ -112,18 +110,16 @@ async def _through_gateway(
     async def ask(name: str) -> None:
         try:
             found[name] = await gateway.ask_part(name, method, list(arguments[name]), identity, seconds)
-        except GatewayAwayError:
-            raise
         except HeliographError as error:
+            if isinstance(error, GatewayAwayError):
+                raise
             failed[name] = error
 
     await asyncio.gather(*map(ask, arguments))
     return found, failed
 
 
-def _through_ray(
-    namespace: str, method: str, arguments: Mapping[str, Sequence[Any]], seconds: float
-) -> tuple[dict[str, Any], dict[str, HeliographError]]:
+def _by_ray(namespace: str, method: str, arguments: Arguments, seconds: float) -> Answers:
     calls: dict[str, Any] = {}
     failed: dict[str, HeliographError] = {}
     for name, of_part in arguments.items():
@@ -135,9 +131,6 @@ def _through_ray(
     for name, why in errors.items():
         is_late = isinstance(why, TimeoutError)
         failed[name] = RequestTimeoutError(f"{name}: {why}") if is_late else unwrapped(why, name)
-    return {name: _plain(answer) for name, answer in answers.items()}, failed
-
-
-def _plain(answer: Any) -> Any:
-    """Return an answer as the gateway passes it on."""
-    return asdict(answer) if is_dataclass(answer) and not isinstance(answer, type) else answer
+    # A record becomes a dict, as on its way through the gateway.
+    plain = {name: asdict(cast("Any", each)) for name, each in answers.items() if is_dataclass(each)}
+    return answers | plain, failed

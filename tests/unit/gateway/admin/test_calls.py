@@ -144,31 +144,31 @@ async def test_the_auditor_and_bookies_answer_superusers_alone() -> None:
     async with served(auth=AUTH) as (url, _asked):
         calls = GatewayCalls(url, "mine")
         root = Identity(token=token("root"))
-        assert await calls.ask_part("auditor", "describe_ledger", [7], root) == ["auditor", "describe_ledger", 7]
+        assert await calls.ask_part("auditor", "describe_ledger", [7], root, 60.0) == ["auditor", "describe_ledger", 7]
         assert await calls.parts(root) == ["auditor", "bookie-1"]
-        assert await calls.ask_part("bookie-1", "statistics", [], root) == ["bookie-1", "statistics"]
+        assert await calls.ask_part("bookie-1", "statistics", [], root, 60.0) == ["bookie-1", "statistics"]
         with pytest.raises(NotPermittedError):
             await calls.parts(Identity(token=token("alice")))
         assert decode(ClusterReport, await calls.report(root, 30.0)).bookies_available == ("bookie-1",)
         with pytest.raises(NotPermittedError):
             await calls.report(Identity(token=token("alice")), 30.0)
         with pytest.raises(NotFoundError, match="no such ledger"):
-            await calls.ask_part("auditor", "describe_ledger", [404], root)
+            await calls.ask_part("auditor", "describe_ledger", [404], root, 60.0)
         with pytest.raises(NotPermittedError):
-            await calls.ask_part("auditor", "describe_ledger", [7], Identity(token=token("alice")))
+            await calls.ask_part("auditor", "describe_ledger", [7], Identity(token=token("alice")), 60.0)
         with pytest.raises(GatewayAwayError):  # a change that the operator makes
-            await calls.ask_part("auditor", "recover_bookie", ["bookie-1"], root)
-        assert await calls.ask_part("broker-9", "log_chunk", [], root) == ["broker-9", "log_chunk"]
+            await calls.ask_part("auditor", "recover_bookie", ["bookie-1"], root, 60.0)
+        assert await calls.ask_part("broker-9", "log_chunk", [], root, 60.0) == ["broker-9", "log_chunk"]
         with pytest.raises(GatewayAwayError):  # it ends a bookie: only a process of the cluster may
-            await calls.ask_part("bookie-1", "erase", [], root)
+            await calls.ask_part("bookie-1", "erase", [], root, 60.0)
         with pytest.raises(GatewayAwayError):  # no method for callers outside of the cluster
-            await calls.ask_part("auditor", "stop", [], root)
+            await calls.ask_part("auditor", "stop", [], root, 60.0)
 
 
 async def test_the_gateway_of_another_cluster_at_the_same_port_does_nothing() -> None:
     async with served() as (url, asked):
         with pytest.raises(GatewayAwayError):
-            await GatewayCalls(url, "other").ask_part("auditor", "repair_status", [], Identity())
+            await GatewayCalls(url, "other").ask_part("auditor", "repair_status", [], Identity(), 60.0)
         assert not asked
 
 
@@ -177,7 +177,7 @@ async def test_a_malformed_body_is_refused(body: bytes, monkeypatch: pytest.Monk
     monkeypatch.setattr(over_http, "msgpack", SimpleNamespace(packb=lambda _: body))
     async with served() as (url, asked):
         with pytest.raises(HeliographError):
-            await GatewayCalls(url, "mine").ask_part("auditor", "repair_status", [], Identity())
+            await GatewayCalls(url, "mine").ask_part("auditor", "repair_status", [], Identity(), 60.0)
         assert not asked
 
 
