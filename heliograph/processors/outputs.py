@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
 from heliograph.base.errors import NotPermittedError, ProducerBusyError, UnsupportedError
+from heliograph.base.guard.quiet_log import QuietLog
 from heliograph.client.aio.producer.routing import Router
 from heliograph.client.schemas.schema import Schema
 from heliograph.processors.records import GroupRecord, ProcessorOutput
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
 BUSY_SECONDS = 0.25  # between two attempts at the name of an owner that stands still, until its connection is ended
 DEDUPLICATION_SECONDS = 0.05  # between two looks whether a topic deduplicates
 DEDUPLICATION_LOOKS = 200
+
+quiet = QuietLog(logging.getLogger(__name__))
 
 
 class WrittenSchema(Schema[bytes]):
@@ -134,7 +138,8 @@ class Outputs:
             try:
                 await producer.open()
                 return producer
-            except ProducerBusyError:  # the owner before, whose connection the broker is trying
+            except ProducerBusyError as error:  # most often the owner before, whose connection the broker is trying
+                quiet.warning("busy", "%s waits to publish to %s: %s", name, full_name, error)
                 await producer.close()
                 await asyncio.sleep(BUSY_SECONDS)
 
