@@ -35,7 +35,7 @@ class ReadThreads:
     def begin(self, function: Callable[[], T]) -> asyncio.Future[T]:
         """Have a thread call a blocking function; return the future of its result or error.
 
-        If the future is cancelled, the function is called nevertheless.
+        If the future is cancelled before a thread takes the call, the function is not called; after that, it runs on.
 
         Raises:
             BookieUnavailableError: ``shutdown`` was called, or the system gives this process no thread.
@@ -47,7 +47,7 @@ class ReadThreads:
 
         def run() -> None:
             try:
-                found = function()
+                found = None if future.cancelled() else function()
             except BaseException as error:
                 tell(self._fail, future, error)
             else:

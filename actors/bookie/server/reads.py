@@ -227,7 +227,8 @@ class EntryReads:
         Raises:
             BookieUnavailableError: too many wait.
         """
-        if self._storage.disk_reads >= DISK_READS_MAX:
+        # Calls whose reader has gone count until a thread is through with them.
+        if max(self._storage.disk_reads, self._threads.running) >= DISK_READS_MAX:
             raise BookieUnavailableError(f"{DISK_READS_MAX} reads are already waiting for the disk")  # I15
         self._storage.disk_reads += 1
         self.statistics.disk_reads += 1

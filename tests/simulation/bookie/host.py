@@ -156,6 +156,8 @@ class ThreadedLoop(SimulatedLoop):
 class LaterThreads(Executor):
     """Threads whose functions run a moment later on a loop."""
 
+    running = 0  # as far as a bound on waiting reads goes
+
     def __init__(self, loop: ThreadedLoop) -> None:
         self._loop = loop
 

@@ -8,11 +8,16 @@ import threading
 import weakref
 from collections.abc import Iterator
 from functools import partial
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from heliograph.actors.bookie.disk.read_threads import ReadThreads
+from heliograph.actors.bookie.server import reads as reads_module
+from heliograph.actors.bookie.server.reads import EntryReads
 from heliograph.actors.errors import BookieStorageError, BookieUnavailableError
+from tests.waits import until
 
 DEADLINE_SECONDS = 60.0
 
@@ -71,20 +76,43 @@ async def test_a_thread_that_cannot_be_started_is_started_later(
     assert threads.running == 0
 
 
-async def test_a_cancelled_read_runs_to_its_end_and_the_next_one_is_served(threads: ReadThreads) -> None:
-    may_end, ended = threading.Event(), threading.Event()
+async def test_a_cancelled_read_runs_to_its_end_unless_it_has_not_begun(threads: ReadThreads) -> None:
+    begun, may_end, called = threading.Barrier(3), threading.Event(), list[int]()
 
-    def read() -> None:
+    def read(number: int) -> None:
+        begun.wait(DEADLINE_SECONDS)
         may_end.wait(DEADLINE_SECONDS)
-        ended.set()
+        called.append(number)
 
-    future = threads.begin(read)
-    future.cancel()
+    futures = [threads.begin(partial(read, number)) for number in range(2)]
+    futures.append(threads.begin(partial(called.append, 2)))
+    await asyncio.to_thread(begun.wait, DEADLINE_SECONDS)
+    for future in futures:
+        future.cancel()
     may_end.set()
     assert await threads.begin(lambda: 5) == 5
-    assert await asyncio.to_thread(ended.wait, DEADLINE_SECONDS)
-    while threads.running:  # noqa: ASYNC110 - the event loop hears of it a moment later
-        await asyncio.sleep(0)
+    await until(lambda: not threads.running)
+    assert sorted(called) == [0, 1]
+
+
+async def test_cancelled_reads_count_until_the_disk_has_answered(
+    threads: ReadThreads, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client that asks, leaves and comes again must not fill the memory while a disk stands still."""
+    monkeypatch.setattr(reads_module, "DISK_READS_MAX", 3)
+    config = SimpleNamespace(read_threads=2, read_ahead_bytes=0)
+    storage: Any = SimpleNamespace(config=config, disk_reads=0, read_batch_disk=None)
+    reads, may_end = EntryReads(storage, threads), threading.Event()
+    asking = [asyncio.create_task(reads._on_thread(may_end.wait, DEADLINE_SECONDS)) for _ in range(3)]
+    await until(lambda: threads.running == 3)
+    for task in asking:
+        task.cancel()
+    await asyncio.gather(*asking, return_exceptions=True)
+    with pytest.raises(BookieUnavailableError, match="already waiting"):
+        await reads._on_thread(may_end.is_set)
+    may_end.set()
+    await until(lambda: not threads.running)
+    assert await reads._on_thread(may_end.is_set)
 
 
 async def test_a_waiting_thread_holds_nothing_of_its_last_read(threads: ReadThreads) -> None:
