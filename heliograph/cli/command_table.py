@@ -54,7 +54,7 @@ PURPOSES = (
             ),
             CommandEntry("consume", f"{_MESSAGES}.consume:consume", "Print messages."),
             CommandEntry("request", f"{_MESSAGES}.request:request", "Publish a request and print the answer."),
-            CommandEntry("trace", f"{_MESSAGES}.trace:trace", "Show where a message is and who has had it."),
+            CommandEntry("trace", f"{_MESSAGES}.trace:trace", "Show the places of a message and its consumers."),
             CommandEntry("perf", f"{_MESSAGES}.perf:app", "Measure a running cluster."),
             CommandEntry("tasks", "heliograph.cli.tasks:app", "See and move the jobs of a queue of tasks."),
             CommandEntry("functions", f"{_MESSAGES}.functions:app", "See and steer processors."),

