@@ -5,7 +5,6 @@ A test of one of these limits sets it itself, to something short.
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -42,9 +41,3 @@ def patience() -> Iterator[None]:
                     if name in vars(module):
                         patch.setattr(module, name, value)
         yield
-
-
-async def many_turns() -> None:
-    """Let the loop turn so often that what does not wait for a thread, a socket or a time is done."""
-    for _ in range(100):
-        await asyncio.sleep(0)

@@ -24,6 +24,12 @@ async def until(holds: Callable[[], object], seconds: float = SECONDS) -> None:
             await asyncio.sleep(PAUSE_SECONDS)
 
 
+async def many_turns() -> None:
+    """Let the loop turn so often that what does not wait for a thread, a socket or a time is done."""
+    for _ in range(100):
+        await asyncio.sleep(0)
+
+
 def block_until(found: Callable[[], T], seconds: float = SECONDS, what: str = "it did not come to be") -> T:
     """Block until a function returns something that is true, and return that.
 

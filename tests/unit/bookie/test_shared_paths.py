@@ -23,8 +23,8 @@ from heliograph.actors.wire import in_process
 from heliograph.actors.wire.frame import BookieFrameDecoder, decode_answer
 from heliograph.actors.wire.messages import Answer, BookieOp, BookieRequest, Status
 from heliograph.actors.wire.ranges import decode_run, is_run
-from tests.patience import many_turns
 from tests.unit.bookie.test_receiving import Sockets
+from tests.waits import many_turns
 
 ADDRESS = "127.0.0.1:1"
 MANY_BYTES = 1 << 40

@@ -13,7 +13,7 @@ from heliograph.actors.broker.admin.topics import OwnedTopics
 from heliograph.actors.broker.limits.answers import LISTS, LISTS_AT_ONCE_MAX, SHOWN, SHOWN_AT_ONCE_MAX, turns
 from heliograph.operations.table import OPERATIONS
 from heliograph.protocol.topic_name import TopicName
-from tests.patience import many_turns
+from tests.waits import many_turns
 
 CALLS = 20
 

@@ -21,6 +21,7 @@ from heliograph.protocol.frame import FRAME_SLACK_BYTES
 from heliograph.protocol.topic_name import TopicName
 from tests.unit.broker.clients import Client, LoneBroker, T
 from tests.unit.broker.world import turns
+from tests.waits import until
 
 TOPIC = "orders"
 LONG_AGO_MS = 1_000  # of the producer's clock
@@ -149,10 +150,7 @@ async def test_compaction_keeps_the_metadata() -> None:
         topic = lone.broker.topics.find(TopicName.parse(TOPIC))
         assert topic is not None
         topic.compaction.start()
-        for _ in range(6_000):  # it works on threads, too
-            if not topic.compaction.is_running:
-                break
-            await asyncio.sleep(0.01)
+        await until(lambda: not topic.compaction.is_running)
         chain, reader = await topic.view(True)
         kept = [(await reader.read(at, 1, 1))[0][1] for at in range(chain.first, chain.end)]
         assert [broker_metadata_of(entry.payload).index for entry in kept] == [2, 3]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sized
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -18,6 +18,7 @@ from heliograph.protocol.topic_name import TopicName
 from heliograph.protocol.topics_pattern import topics_hash
 from tests.unit.broker.clients import Client, LoneBroker, T
 from tests.unit.broker.world import turns
+from tests.waits import until
 
 PATTERN = "persistent://public/default/or.*"
 ORDERS = "persistent://public/default/orders"
@@ -52,12 +53,8 @@ def added(client: Client) -> list[str]:
     return [name for one in updates(client) for name in one.new_topics]
 
 
-async def until(client: Client, count: int, of: Callable[[Client], Sized] = updates) -> None:
-    for _ in range(6_000):
-        if len(of(client)) >= count:
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError("the client was not told")
+async def updated(client: Client, count: int) -> None:
+    await until(lambda: len(updates(client)) >= count)
 
 
 async def test_a_client_is_told_of_topics_that_come_and_go(client: Client, lone: LoneBroker) -> None:
@@ -70,12 +67,12 @@ async def test_a_client_is_told_of_topics_that_come_and_go(client: Client, lone:
     assert success.topics_hash == topics_hash([ORDERS])
     await create(lone, "oranges")
     await create(lone, "apples")
-    await until(client, 1)
+    await updated(client, 1)
     oranges = "persistent://public/default/oranges"
     assert (list(updates(client)[0].new_topics), list(updates(client)[0].deleted_topics)) == ([oranges], [])
     assert updates(client)[0].topics_hash == topics_hash([oranges, ORDERS])
     await lone.broker.admin.delete_topic("oranges")
-    await until(client, 2)
+    await updated(client, 2)
     assert (list(updates(client)[1].new_topics), list(updates(client)[1].deleted_topics)) == ([], [oranges])
     await lone.broker.admin.create_subscription("orders", "s")  # a change below a topic
     await asyncio.sleep(0.05)
@@ -110,7 +107,7 @@ async def test_a_namespace_may_come_later(client: Client, lone: LoneBroker) -> N
     assert not (await watch(client, **namespace)).watch_topic_list_success.topic
     await lone.broker.admin.namespaces.create("public/later")
     await create(lone, "persistent://public/later/x")
-    await until(client, 1)
+    await updated(client, 1)
     assert list(updates(client)[0].new_topics) == ["persistent://public/later/x"]
 
 
@@ -145,13 +142,13 @@ async def test_changes_are_followed_without_a_list(lone: LoneBroker, monkeypatch
     asked = len(listed)
     for number in range(5):
         await create(lone, f"or-{number}")
-        await until(client, number + 1)
+        await updated(client, number + 1)
     await watch(client, topics_hash="0")  # the same watcher: reconciliation
     await watch(client, 2, topics_pattern="public/other/.*")  # it can match none of this namespace
     assert len(listed) == asked
     lone.broker._topic_lists._followed["public/default"]._missed()
     await create(lone, "or-5")
-    await until(client, 6)
+    await updated(client, 6)
     assert len(listed) == 2 * asked, "one list after changes may have been missed"
     assert [name.rpartition("/")[2] for one in updates(client) for name in one.new_topics] == [
         f"or-{number}" for number in range(6)
@@ -181,7 +178,7 @@ async def test_changes_during_a_list_are_told_after_it(lone: LoneBroker, monkeyp
     assert not updates(client)
     stopped.set()
     assert list((await opening).watch_topic_list_success.topic) == [ORDERS]
-    await until(client, 1)
+    await updated(client, 1)
     (told,) = updates(client)
     assert (list(told.new_topics), list(told.deleted_topics)) == (["persistent://public/default/oranges"], [ORDERS])
     client.leave()
@@ -197,7 +194,8 @@ async def test_more_changes_than_are_kept_are_listed(
     await watch(client)
     for number in range(5):
         await create(lone, f"or-{number}")
-    await until(client, 5, added)  # in several updates if the creations take longer than changes are gathered
+    # In several updates if the creations take longer than changes are gathered.
+    await until(lambda: len(added(client)) >= 5)
     assert [name[-4:] for name in added(client)] == [f"or-{number}" for number in range(5)]
     client.leave()
 
