@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from tests.rules.source import LINKED, ROOT, SourceFile, for_each, product_files
+from tests.rules.source import LINKED, ROOT, SourceFile, files_of_tests, for_each, product_files
 
 FUNCTION_LINES_MAX = 70
 FILE_LINES_MAX = 500
@@ -129,6 +129,22 @@ def test_loggers_and_rulers_have_one_idiom(file: SourceFile) -> None:
             assert [ast.unparse(target) for target in node.targets] == ["log"], f"{file.name}:{node.lineno}"
     wrong = [line for line in file.text.splitlines() if RULER.match(line) and not SECTION.match(line)]
     assert not wrong, f"{file.name}: {wrong}"
+
+
+def patches_of_the_clock(text: str) -> list[str]:
+    return re.findall(r"""setattr\(\s*(?:time,|"time\.)""", text)
+
+
+@for_each(files_of_tests)
+def test_no_test_changes_the_clock_of_other_threads(file: SourceFile) -> None:
+    """A test replaces ``time`` in the module that it tests: threads of earlier tests look at the clock, too."""
+    assert not patches_of_the_clock(file.text), file.name
+
+
+@pytest.mark.parametrize("text", ['patch.setattr(time, "sleep", rest)', 'patch.setattr("time.sleep", rest)'])
+def test_the_rule_sees_a_changed_clock(text: str) -> None:
+    assert patches_of_the_clock(text)
+    assert not patches_of_the_clock(text.replace("time", "calls", 1).replace("calls.sleep", "calls.time.sleep"))
 
 
 @for_each(product_files)

@@ -25,7 +25,7 @@ from heliograph.base.errors import (
     ServiceNotReadyError,
 )
 from heliograph.base.home import ClusterHome, ClusterState
-from heliograph.client import discovery, ray_release
+from heliograph.client import access, discovery, ray_release
 from heliograph.client.access import client_options
 
 
@@ -273,7 +273,8 @@ def test_connecting_asks_ray_again_for_brokers_that_are_restarting(
         {("broker-1", "n"): broker(ServiceNotReadyError("starting"))},
         {("broker-1", "n"): broker("pulsar://b:1")},
     ]
-    monkeypatch.setattr(time, "sleep", lambda _: fake.actors.update(pauses.pop(0)))
+    clock = SimpleNamespace(monotonic=time.monotonic, sleep=lambda _: fake.actors.update(pauses.pop(0)))
+    monkeypatch.setattr(access, "time", clock)  # not for the threads that earlier tests left
     attempts = Attempts(60, Backoff(1, 1), time.monotonic)
     assert client_options(None, "n", {}, attempts).service_urls == ("pulsar://b:1",)
     assert not pauses

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from heliograph.base.errors import HeliographError, ServiceNotReadyError
+from heliograph.gateway import services
 from heliograph.gateway.cluster_view import MetadataClusterView
 from heliograph.gateway.config import GatewayConfig
 from heliograph.gateway.ports import BookieView, BrokerView
@@ -148,8 +150,8 @@ class Brokers:
 def test_a_report_that_cannot_be_read_says_since_when_the_store_is_silent(silent: float, reason: str) -> None:
     now = time.time()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(time, "time", lambda: now)
-        services = Services(cast(Any, World()), World(), SilentView(), GatewayConfig(port=0), parts=Brokers(silent))
+        patch.setattr(services, "time", SimpleNamespace(time=lambda: now))
+        asked = Services(cast(Any, World()), World(), SilentView(), GatewayConfig(port=0), parts=Brokers(silent))
         since = time.strftime("%H:%M:%S", time.localtime(now - 65))
         with pytest.raises(ServiceNotReadyError, match=reason.format(since)):
-            asyncio.run(services.report())
+            asyncio.run(asked.report())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
@@ -14,7 +15,7 @@ from heliograph.actors.broker.dispatch.dispatcher import ConsumerState
 from heliograph.actors.broker.dispatch.exclusive import ExclusiveDispatcher
 from heliograph.actors.broker.dispatch.failover_choice import FailoverChoice
 from heliograph.actors.broker.dispatch.shared import SharedDispatcher
-from heliograph.actors.broker.limits import publish_budget
+from heliograph.actors.broker.limits import dispatch_rate, publish_budget
 from heliograph.actors.broker.limits.dispatch_rate import DispatchRate
 from heliograph.actors.broker.limits.publish_budget import PublishBudget
 from heliograph.actors.broker.limits.rates import RateWindow
@@ -85,7 +86,7 @@ def test_a_bucket_of_less_than_a_token_a_second_gives_one_at_a_time() -> None:
 
 def test_a_rate_relative_to_publishing_follows_it(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = 1_000.0
-    monkeypatch.setattr(time, "monotonic", lambda: clock)
+    monkeypatch.setattr(dispatch_rate, "time", SimpleNamespace(monotonic=lambda: clock))
     published = [0.0]
     rate = DispatchRate(lambda now: (published[0], 0.0))
     rate.set(10, 0, 1, True)

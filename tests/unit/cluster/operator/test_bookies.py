@@ -198,9 +198,10 @@ async def test_a_move_survives_the_operator_and_a_start_of_the_cluster() -> None
             "old_directories": ["/a/journal", "/a/ledgers"],
         },
     )
-    async with operated(wish=begun) as (_operator, cluster, store):
+    async with operated() as (_operator, cluster, store):
         disks = Disks(cluster, store)
         disks.fails["copy"] = ServiceNotReadyError("an earlier copy to /b is not over yet")
+        await store_wish(store, begun)
         waiting = begun
         while not waiting.note:
             waiting = await until_state(store, NAME, WishState.ACCEPTED)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -30,8 +30,7 @@ class Stage:
         self.answers, self.asked, self.now = list(answers), 0, 0.0
         monkeypatch.setattr(discovery, "actor", lambda name, namespace: OperatorHandle())
         monkeypatch.setattr(ray, "get", self.get)
-        monkeypatch.setattr(time, "monotonic", lambda: self.now)
-        monkeypatch.setattr(time, "sleep", self.sleep)
+        monkeypatch.setattr(calls, "time", SimpleNamespace(monotonic=lambda: self.now, sleep=self.sleep))
 
     def sleep(self, seconds: float) -> None:
         self.now += seconds
