@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from playwright.sync_api import ConsoleMessage, Dialog, Locator, Page, Request, expect
 
+# Chromium ends requests when the machine gets or loses an interface, as by tests of machines. The page asks again.
+NETWORK_CHANGED = "net::ERR_NETWORK_CHANGED"
+
 
 class Console:
     """One open console.
@@ -54,7 +57,8 @@ class Console:
         self.press("Log in")
 
     def _said(self, message: ConsoleMessage) -> None:
-        is_expected = any(f"the server responded with a status of {status}" in message.text for status in self.expected)
+        texts = [NETWORK_CHANGED, *(f"the server responded with a status of {status}" for status in self.expected)]
+        is_expected = any(text in message.text for text in texts)
         if message.type in ("error", "warning") and not is_expected:
             self.wrong.append(f"the browser says: {message.text}")
 
