@@ -90,7 +90,9 @@ def expected(points: Sequence[tuple[int, float]], at: int) -> float:
 
 
 def growth(points: Sequence[tuple[int, float]]) -> str:
-    """Return how a value grows with the size: ``flat``, or as a power of it."""
+    """Return how a value grows with the size: ``flat``, as a power of it, or that one size does not tell."""
+    if len(points) < 2:
+        return "not known"
     points = [(size, value) for size, value in points if value > 0]
     if len(points) < 2 or points[-1][0] <= points[0][0] or points[-1][1] < GROWN_LEAST * points[0][1]:
         return "flat"
@@ -99,11 +101,15 @@ def growth(points: Sequence[tuple[int, float]]) -> str:
 
 
 def verdict(points: Sequence[tuple[int, float]], goal: Goal) -> str:
-    """Return whether a goal is held, measured or expected."""
+    """Return whether a goal is held, measured or expected. One size alone shows no miss at a larger one."""
     value = expected(points, goal.at)
     how = "" if goal.at <= points[-1][0] else f", expected at {goal.at:,}"
     if value <= goal.most:
         return f"held ({number(value)}{how})"
+    if len(points) == 1 and how:
+        size, least = points[0]
+        is_missed = least > goal.most
+        return f"missed ({number(least)} with {size:,})" if is_missed else "not known from one size"
     return f"missed by {number(value / goal.most)} times ({number(value)}{how})"
 
 

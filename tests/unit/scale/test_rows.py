@@ -56,7 +56,7 @@ def above(cost: Cost, most: Cost) -> bool:
         ([(1_000, 2.0), (10_000, 2.0)], 1_000_000, 2.0, "flat"),
         ([(1_000, 1.0), (10_000, 10.0)], 1_000_000, 1_000.0, "n^1.0"),
         ([(1_000, 1.0), (10_000, 100.0)], 100_000, 10_000.0, "n^2.0"),
-        ([(1_000, 3.0)], 10_000, 30.0, "flat"),  # one size says nothing of growth: expect the worst that is usual
+        ([(1_000, 3.0)], 10_000, 30.0, "not known"),  # one size says nothing of growth: expect the worst that is usual
         ([(1_000, 0.0), (10_000, 0.0)], 1_000_000, 0.0, "flat"),
         ([(1_000, 5.0), (1_000_000, 9.0)], 50_000, 9.0, "n^0.1"),
     ],
@@ -71,6 +71,9 @@ def test_values_beyond_the_largest_size_are_expected(
 def test_a_verdict_says_by_how_much_a_goal_is_missed() -> None:
     assert verdict([(1_000, 1.0), (1_000_000, 10.0)], MS) == "held (10.0)"
     assert verdict([(1_000, 1.0), (10_000, 10.0)], MS) == "missed by 50.0 times (1,000, expected at 1,000,000)"
+    assert verdict([(1_000, 0.001)], MS) == "held (1.00, expected at 1,000,000)", "even if it grows with the size"
+    assert verdict([(1_000, 1.0)], MS) == "not known from one size"
+    assert verdict([(1_000, 50.0)], MS) == "missed (50.0 with 1,000)"
     assert MS.value(Cost(cpu_ms=3.0)) == 3.0
 
 
