@@ -11,7 +11,8 @@ class Cookie:
     """The identity of a bookie, in metadata, and of one of its directories, in that directory.
 
     In layout 1 a directory's id was its path, and all copies were equal. In layout 2 the id is random, so that a
-    directory may be moved, and each start of the bookie writes a new cookie, so that an older copy of it is recognised.
+    directory may be moved, and each start of the bookie writes a new cookie, so that an old copy of a directory is
+    recognised.
     """
 
     bookie_id: str
@@ -27,7 +28,7 @@ class Cookie:
 
 @dataclass(frozen=True, slots=True)
 class BookieReplacement:
-    """The permission for a bookie to start once on empty directories, until a start other than ``start`` happened."""
+    """The permission for a bookie to start once on empty directories; it ends with the first start after ``start``."""
 
     bookie_id: str
     start: int
@@ -52,9 +53,9 @@ class BookieStartFailure:
     way_out: str = ""  # of a bookie that is alone with its reason; it may give data up
 
     def explain(self, failures: Iterable[BookieStartFailure]) -> str:
-        """Return the reason, and what to do, in view of the failures of all bookies.
+        """Return the reason and the remedy, in view of the failures of all bookies.
 
-        Where others fail for the same reason, their data is not given up either: it may be the last copy.
+        If other bookies fail for the same reason, no advice gives data up: it may be the last copy.
         """
         others = sorted({f.bookie_id for f in failures if f.error == self.error} - {self.bookie_id})
         if others:
@@ -70,8 +71,8 @@ class BookieStartFailure:
 class RepairProgress:
     """The counts of one replication worker since its session began. Its node is ephemeral: it goes with the worker.
 
-    ``ledgers_without_place`` is of now: no bookie can take the copies. ``waiting_seconds`` is how long the last of the
-    other ledgers waits until it is tried, such as for its writer to replace the bookie.
+    ``ledgers_without_place`` is the present number of ledgers whose copies no bookie can take. ``waiting_seconds`` is
+    the longest time until another ledger is tried, such as one whose writer may replace the bookie first.
     """
 
     worker: str
@@ -91,7 +92,7 @@ class UnderReplicatedLedger:
 
     ``is_abandoned``: a live bookie lost its entries of the last segment, which it has fenced, and no writer continued
     the ledger. A worker recovers the ledger if it is not closed and the segment still names one of the bookies.
-    ``damaged_bookies``: those of ``missing_bookies`` that have copies with a wrong checksum: all their copies are read.
+    ``damaged_bookies``: the ``missing_bookies`` that have copies with a wrong checksum: all their copies are read.
     ``lost_entries``: entries of which the latest attempt found no good copy on any bookie.
     """
 

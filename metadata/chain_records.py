@@ -1,4 +1,4 @@
-"""The pieces of a topic's chain: runs of its ledgers that left the topic's record for nodes of their own.
+"""The pieces of a topic's chain: runs of its ledgers, moved from the topic's record to separate nodes.
 
 A topic's record has the newest ledgers, and one ``PieceRef`` for each run before them. docs/formats-metadata.md
 describes the tree that they make.
@@ -19,7 +19,7 @@ class PieceRef(NamedTuple):
         number: names the node (``paths.chain_piece``); a topic never gives one twice.
         level: 1 if the node has ledgers, above if it has pieces of the level below.
         first_id, last_id: the oldest and the newest ledger.
-        ledgers, entries, size: how many ledgers they are, and what they hold; ``size`` in bytes.
+        ledgers, entries, size: the numbers of ledgers, of their entries and of their bytes.
         closed_ms: when the oldest ledger was closed.
     """
 
@@ -35,7 +35,7 @@ class PieceRef(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ChainPiece:
-    """The node of a piece: its ledgers as columns, oldest first, or the pieces that it is made of. It never changes.
+    """The node of a piece: its ledgers as columns, oldest first, or the pieces that it consists of. It never changes.
 
     The ids stand in decimal digits in both: the search for orphaned ledgers of earlier versions reads any number.
     """

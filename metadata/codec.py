@@ -1,9 +1,9 @@
 """The codec between records of ``metadata/model.py`` and the bytes of a node.
 
-The first line is text: the kind, the format version and the CRC32C of the rest. The rest is compact JSON. Any tool
-that shows the store's values can read both. docs/formats.md describes the bytes.
+The first line is text: the kind, the format version and the CRC32C of the rest. The rest is compact JSON. Any tool that
+shows the store's values can show both. docs/formats.md describes the bytes.
 
-Every record that is written passes here, so this is also where each kind has its size limit (I23). A record above half
+Every written record passes through here, so the size limit of each kind is checked here too (I23). A record above half
 of it raises an alarm: one log line, and ``large_records`` lists it for ``helio status`` and the metrics.
 """
 
@@ -49,7 +49,7 @@ def encode(record: Any, path: str = "", *, has_limit: bool = True) -> bytes:
 
     Args:
         path: of the node, for the error and the alarm.
-        has_limit: False for a record that is stored already.
+        has_limit: False for a record that is already stored.
 
     Raises:
         RecordTooLargeError: it is above the limit of its kind.
@@ -62,17 +62,17 @@ def encode(record: Any, path: str = "", *, has_limit: bool = True) -> bytes:
 
 
 def bytes_max(kind: type[Any]) -> int:
-    """Return how many bytes a record of a kind may have in its node."""
+    """Return the size limit of a kind of record, in bytes."""
     return KIND_BYTES_MAX.get(kind, RECORD_BYTES_MAX)
 
 
 def is_without_pieces(value: bytes) -> bool:
-    """Return whether a value is of a topic whose chain is in its record, without parsing it."""
+    """Return whether a value is the record of a topic without pieces. The value is not parsed."""
     return value.startswith(b"%s %s v%d " % (_MAGIC, TopicRecord.__name__.encode(), FORMAT_VERSION))
 
 
 def large_records() -> list[str]:
-    """Return a text for each record that this process last wrote above half of its limit."""
+    """Return a text for each record whose latest version written by this process is above half of its limit."""
     return list(_large.values())
 
 

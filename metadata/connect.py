@@ -22,7 +22,7 @@ SCHEMES = (*EMBEDDED_SCHEMES, *ETCD_SCHEMES, "zk", "memory")
 
 
 async def connect_store(url: str, *, session_timeout_ms: int = 10_000, token: str | None = None) -> MetadataStore:
-    """Open a session with the store that ``url`` names, or take a session over.
+    """Open a session with the store at ``url``, or take a session over.
 
     Args:
         url: ``embedded://[cluster:secret@]host:port[/chroot]`` (the embedded server; the secret is else that of the
@@ -31,8 +31,8 @@ async def connect_store(url: str, *, session_timeout_ms: int = 10_000, token: st
             TLS, ``etcds://`` (``metadata/backends/etcd/wire/address.py`` has their options),
             ``zk://[user:password@]host:port,.../chroot`` (ZooKeeper) or ``memory://name[/chroot]`` (this process
             only). The node of a chroot is created when it is missing.
-        session_timeout_ms: asked for; the store may grant another within its bounds. A session that is taken over
-            keeps its own, except on ZooKeeper.
+        session_timeout_ms: the requested timeout; the store may grant another within its bounds. A session that is
+            taken over keeps its own, except on ZooKeeper.
         token: the ``session_token`` of a session to take over from the client that has it, which finds it LOST; ""
             for a new session that may be taken over; None for one that is not. On ZooKeeper a session that may be
             taken over is given up when its connection breaks: its next owner has to take it over.
@@ -89,7 +89,7 @@ async def connect_store(url: str, *, session_timeout_ms: int = 10_000, token: st
 
 
 async def connect_renewing_store(url: str, *, session_timeout_ms: int = 10_000) -> RenewingStore:
-    """Open a store that opens another session when one is over. Arguments and errors are as of ``connect_store``."""
+    """Open a store that replaces a session that is over. Arguments and errors are those of ``connect_store``."""
 
     async def connect() -> MetadataStore:
         return await connect_store(url, session_timeout_ms=session_timeout_ms)

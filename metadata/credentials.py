@@ -14,7 +14,7 @@ PASSWORD_VARIABLE = "HELIOGRAPH_METADATA_PASSWORD"
 def credentials_of(user_part: str) -> tuple[str, str]:
     """Return user and password before the ``@`` of a URL, both still percent-encoded.
 
-    A missing password is taken from HELIOGRAPH_METADATA_PASSWORD, empty when that is not set either.
+    A missing password is taken from HELIOGRAPH_METADATA_PASSWORD, and is empty if that is not set.
     """
     user, has_password, password = user_part.partition(":")
     if user and not has_password:
@@ -23,13 +23,13 @@ def credentials_of(user_part: str) -> tuple[str, str]:
 
 
 def secrets_of_url(url: str) -> str | None:
-    """Return the secrets in the URL of an embedded store, else those of the environment; None if there are none."""
+    """Return the secrets in the URL of an embedded store, else the secrets in the environment; None if there are none."""
     password = urlsplit(url).password
     return unquote(password) if password else secrets_in()
 
 
 def with_secrets(url: str, secret: str | None) -> str:
-    """Return the URL of an embedded store with the cluster's secrets; other URLs are unchanged."""
+    """Return the URL of an embedded store with the cluster's secrets added; other URLs are unchanged."""
     scheme, separator, rest = url.partition("://")
     if scheme not in ("embedded", "embeddeds") or not secret or "@" in rest:
         return url
@@ -37,7 +37,7 @@ def with_secrets(url: str, secret: str | None) -> str:
 
 
 def without_password(url: str) -> str:
-    """Return the URL without its password, fit to be shown and stored."""
+    """Return the URL without its password, for logs and records."""
     scheme, separator, rest = url.partition("://")
     authority, slash, tail = rest.partition("/")
     user_part, at, hosts = authority.rpartition("@")
@@ -45,7 +45,7 @@ def without_password(url: str) -> str:
 
 
 def with_password(url: str, password: str) -> str:
-    """Return the URL with the password of its user; unchanged when it names no user."""
+    """Return the URL with the password of its user; unchanged if it names no user."""
     scheme, separator, rest = without_password(url).partition("://")
     user, at, tail = rest.partition("@")
     return f"{scheme}{separator}{user}:{quote(password, safe='')}@{tail}" if at else url

@@ -46,7 +46,7 @@ VACANCY = "~vacant-"  # the beginning of a name that stands for no bookie; no bo
 class Segment:
     """The bookies, in striping order, of the entries from ``first_entry_id`` to the next segment.
 
-    A ledger that was created while bookies were missing names vacancies in their place.
+    A ledger created while bookies were missing names vacancies in their place.
     """
 
     first_entry_id: int
@@ -58,7 +58,7 @@ class LedgerMetadata:
     """The metadata of one ledger.
 
     ``last_entry_id`` and ``length`` (payload bytes up to and including the last entry) are valid only when CLOSED.
-    ``creator_token`` lets a creator recognise its own create after a lost reply. ``digest`` names the checksum of the
+    ``creator_token`` lets a creator recognise its ledger after a lost reply. ``digest`` names the checksum of the
     entries.
     """
 
@@ -88,7 +88,7 @@ class LedgerMetadata:
         assert all(a < b for a, b in itertools.pairwise(keys)), "segment keys strictly increase"  # I8
 
     def segment_of(self, entry_id: int) -> Segment:
-        """Return the segment that holds ``entry_id`` (at least 0): the one with the greatest key not above it."""
+        """Return the segment that holds ``entry_id`` (at least 0): the segment with the greatest key not above it."""
         assert entry_id >= 0, "entries start at 0"
         index = bisect_right(self.segments, entry_id, key=lambda segment: segment.first_entry_id)
         return self.segments[index - 1]
@@ -123,8 +123,8 @@ class BrokerRegistration:
     """The ephemeral node of a broker that serves.
 
     ``service_url`` is ``pulsar://host:port``, ``service_url_tls`` is ``pulsar+ssl://host:port`` or empty, and
-    ``listeners`` are the advertised ones, ``name=address`` joined by commas. A draining broker releases its bundles and
-    gets no others.
+    ``listeners`` are the advertised listeners, ``name=address`` joined by commas. A draining broker releases its
+    bundles and gets no new ones.
     """
 
     broker_id: str
@@ -165,7 +165,7 @@ class BrokerLoad:
 
     Args:
         reported_ms: the time of the report.
-        cpu_share: the used share of one processor, which is what one broker's loop can use, 0 to 1.
+        cpu_share: the used share of one processor, the most that one broker's loop can use, 0 to 1.
         memory_share: the used share of the machine's memory, 0 to 1.
         messages_in_per_second, bytes_in_per_second: the rate of publishing.
         messages_out_per_second, bytes_out_per_second: the rate of dispatching.
@@ -277,9 +277,9 @@ class Policies:
     Args:
         persistence: the quorum of the ledgers of the topic and of its cursors.
         placement: the policy that chooses the bookies of its ledgers (docs/operations/tasks.md); empty: the broker's.
-        mark_deletes_per_second: as tools of Pulsar set it, and shown to them: acknowledgements are stored as they come.
-        names_cluster: tools of Pulsar have named the cluster as the one that the topic is replicated to. It is alone.
-        minimum_write_copies: how many bookies have to take the topic's entries, if above the ack quorum.
+        mark_deletes_per_second: kept for tools of Pulsar, without effect: acknowledgements are stored as they come.
+        names_cluster: tools of Pulsar have named the cluster, the only one, as the topic's replication cluster.
+        minimum_write_copies: the number of bookies that have to take the topic's entries, if above the ack quorum.
         retention_seconds, retention_bytes: how long acknowledged ledgers are kept after they were closed, and how many
             bytes of them, -1 for all.
         message_ttl_seconds: age at which an unacknowledged message counts as acknowledged, 0 never.
@@ -292,14 +292,14 @@ class Policies:
         deduplication_snapshot_entries, deduplication_snapshot_seconds: the most between two snapshots of sequence ids.
         publish_messages_per_second, publish_bytes_per_second: limits for all producers together.
         dispatch_messages_per_second, dispatch_bytes_per_second: limits for all consumers together.
-        dispatch_period_seconds: what these limits allow in so many seconds may be delivered at once.
-        dispatch_relative: these limits are so much above the rate of publishing.
+        dispatch_period_seconds: the allowance of so many seconds may be delivered at once.
+        dispatch_relative: these limits are added to the rate of publishing.
         subscription_dispatch_messages_per_second, subscription_dispatch_bytes_per_second: limits for the consumers of
             one subscription, with a period and relative to publishing in the same way.
         subscribes_per_second: how often one consumer may subscribe, counted in periods of ``subscribe_period_seconds``.
         max_message_bytes: the size limit of one message, 0 for the broker's limit.
         subscription_types: the types that consumers may use, such as ``Exclusive,Shared``; empty: all.
-        delayed_delivery: whether messages are delivered when their producers ask for it, and not at once.
+        delayed_delivery: whether messages are delivered at the time that their producers request, and not at once.
         delayed_tick_ms: times of delivery are rounded up to multiples of this, 0 for exact ones.
         delayed_ms_max: the longest delay that a producer may ask for, 0 for any.
         encryption_required: whether producers that do not encrypt their messages are refused.
@@ -407,13 +407,13 @@ class NamespacePolicies(Policies):
         auto_create_topics: whether using a topic creates it.
         auto_create_partitions: the number of partitions of such a topic, 0 for a topic without partitions.
         max_topics: how many topics may exist, each partition counted, 0 without limit.
-        allows_cluster: tools of Pulsar have named the cluster as one that may have the namespace. It is alone.
+        allows_cluster: tools of Pulsar have named the cluster, the only one, as allowed for the namespace.
         properties: the user's notes by name.
-        own: the policies that were set for the namespace itself, by name; the others have the defaults of the cluster.
-            None in records of older versions: those that differ from the defaults.
+        own: the names of the policies set for the namespace itself; the others have the defaults of the cluster. None
+            in records of older versions: the policies that differ from the defaults.
         is_closing: its topics are being deleted by force; nothing is created in it.
         is_deleted: the namespace is being deleted; nothing in it can be used or created.
-        auth_policies: what roles may do in the namespace. Records of older versions hold none.
+        auth_policies: the rights of roles in the namespace. Records of older versions hold none.
     """
 
     bundles: int = 8
@@ -430,9 +430,9 @@ class NamespacePolicies(Policies):
 
     @property
     def has_own_copies(self) -> bool:
-        """Return whether the namespace keeps its numbers of copies and does not follow the cluster's defaults.
+        """Return whether the namespace has its own numbers of copies, instead of the cluster's defaults.
 
-        Records of older versions do not tell what was set; they keep their numbers.
+        Records of older versions do not say which policies were set; they keep their numbers.
         """
         return self.own is None or not {"ensemble_size", "write_quorum", "ack_quorum"}.isdisjoint(self.own)
 
@@ -451,7 +451,7 @@ class TenantRecord:
 @dataclass(frozen=True, slots=True)
 class TopicPolicies:
     """The policies that one topic, with all its partitions, overrides, by the names of the fields of Policies; and the
-    rates of single subscriptions, by subscription and then in the same way."""
+    rates of single subscriptions, by subscription and then by field."""
 
     overrides: dict[str, PolicyValue] = field(default_factory=dict)
     subscriptions: dict[str, dict[str, PolicyValue]] = field(default_factory=dict)

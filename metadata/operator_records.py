@@ -9,8 +9,8 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class BookieRack:
-    """The rack that an operator set for a bookie; it holds instead of the registered one. ``group`` and ``hostname``
-    are notes."""
+    """The rack that an operator set for a bookie; it overrides the registered one. ``group`` and ``hostname`` are
+    notes."""
 
     bookie_id: str
     rack: str
@@ -20,15 +20,15 @@ class BookieRack:
 
 @dataclass(frozen=True, slots=True)
 class BrokerSettings:
-    """The settings of all brokers that were changed while they run: values as text by the settings' full names."""
+    """The settings that were changed in all running brokers: values as text, by the settings' full names."""
 
     values: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class RevokedToken:
-    """A token that is good no more although it has not ended. ``token_id`` is its claim ``jti``; times are in
-    milliseconds since the epoch, ``expires_ms`` is None if the token has no end."""
+    """A token that was revoked before its end. ``token_id`` is its claim ``jti``; times are in milliseconds since the
+    epoch, ``expires_ms`` is None if the token has no end."""
 
     token_id: str
     revoked_ms: int
@@ -37,7 +37,8 @@ class RevokedToken:
 
 @dataclass(frozen=True, slots=True)
 class RestoredMark:
-    """The metadata came out of a backup that no operator has accepted: no ledger that it does not name is deleted.
+    """The metadata was restored from a backup that no operator has accepted: ledgers that it does not name are not
+    deleted.
 
     ``backup_ms`` is the time of the backup, ``restored_ms`` that of the restore, in milliseconds since the epoch.
     """
@@ -48,13 +49,13 @@ class RestoredMark:
 
 @dataclass(frozen=True, slots=True)
 class LedgerIdBase:
-    """Ledger ids above ``base`` only are given: those up to it may have been given by an earlier store."""
+    """Only ledger ids above ``base`` are assigned: an earlier store may have assigned the others."""
 
     base: int
 
 
 class PartState(Enum):
-    """Whether a part is to run. ``heliograph/cluster/operator/roster.py`` has the moves."""
+    """Whether a part should run. ``heliograph/cluster/operator/roster.py`` has the moves."""
 
     WANTED = "wanted"
     HELD = "held"
@@ -67,9 +68,9 @@ class RosterPart:
     """A bookie or broker that the cluster is to have, and where: nodes with all labels of ``selector``, at ``address``
     alone unless that is empty. ``disk`` is the directory that a bookie has alone; empty: that of the settings.
 
-    ``rack`` is the one that its node had last. ``is_held``: it was stopped on request, and nothing starts it but
-    ``helio up``. ``is_leaving``: it is being taken out. For a bookie that was moved, the directories override the
-    configured ones; otherwise both are empty.
+    ``rack`` is the last known rack of its node. ``is_held``: it was stopped on request, and only ``helio up`` starts
+    it. ``is_leaving``: it is being removed. For a bookie that was moved, the directories override the configured ones;
+    otherwise both are empty.
     """
 
     name: str
@@ -84,7 +85,7 @@ class RosterPart:
 
     @property
     def state(self) -> PartState:
-        """Derived from the two fields that earlier releases know."""
+        """The state, derived from the two fields that earlier releases know."""
         if self.is_leaving:
             return PartState.LEAVING
         return PartState.HELD if self.is_held else PartState.WANTED
@@ -92,7 +93,7 @@ class RosterPart:
 
 @dataclass(frozen=True, slots=True)
 class RollingRestart:
-    """A restart of parts one after the other. ``left`` begins with the one that is being restarted."""
+    """A restart of parts one after the other. ``left`` begins with the part that is being restarted."""
 
     left: tuple[str, ...]
     done: tuple[str, ...] = ()
@@ -100,8 +101,8 @@ class RollingRestart:
 
 @dataclass(frozen=True, slots=True)
 class RosterMember:
-    """An etcd member that the cluster runs itself. ``host`` is the one by which others reach it, ``place`` the labels
-    and the address of its node; none of them changes while it is a member."""
+    """An etcd member that the cluster runs itself. ``host`` is its address for others, ``place`` has the labels and the
+    address of its node; none of them changes while it is a member."""
 
     name: str
     host: str
@@ -114,16 +115,16 @@ class Roster:
     """The bookies and brokers that the cluster is to have. The operator keeps it.
 
     Attributes:
-        wanted_bookies, wanted_brokers: how many; those for which no node has room are not in ``parts``.
-        configured_bookies, configured_brokers: what settings or ``helio scale`` asked for last; 0: not known. Parts
-            that left since are wanted no more.
-        last_bookie: the highest number that a bookie was given; numbers are not given again.
-        nodes: addresses of nodes that have been given parts for their labels.
-        first_nodes: those of the first start. They have no brokers of their own: these run on any labelled node.
+        wanted_bookies, wanted_brokers: the wanted numbers; parts for which no node has room are not in ``parts``.
+        configured_bookies, configured_brokers: the numbers that settings or ``helio scale`` last requested; 0: not
+            known. Parts that have left since are no longer wanted.
+        last_bookie: the highest number of a bookie so far; numbers are never reused.
+        nodes: addresses of nodes that have received parts for their labels.
+        first_nodes: the nodes of the first start. They have no brokers of their own: brokers run on any labelled node.
         leaving_nodes: addresses of nodes that were asked to leave.
-        disks: ``address directory`` of disks that have been given a bookie.
+        disks: ``address directory`` of disks that have received a bookie.
         failure: why the latest rolling restart stopped before its end; empty if it did not.
-        members: of etcd; empty if the cluster runs none, or an earlier release wrote the roster.
+        members: the etcd members; empty if the cluster runs none, or an earlier release wrote the roster.
     """
 
     parts: tuple[RosterPart, ...] = ()
@@ -166,7 +167,7 @@ class WishKind(Enum):
 
 
 class WishState(Enum):
-    """How far a wish is. ``heliograph/cluster/operator/wishes.py`` has the moves."""
+    """The progress of a wish. ``heliograph/cluster/operator/wishes.py`` has the moves."""
 
     ASKED = "asked"
     ACCEPTED = "accepted"
@@ -176,15 +177,15 @@ class WishState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """A change of the cluster that was asked for. Its caller writes it; from then on the operator alone changes it.
+    """A requested change of the cluster. Its caller writes it; from then on only the operator changes it.
 
     Attributes:
         subject: the part, the address of the node, ``bookies``, ``brokers``, ``metadata`` or ``parts``; each has one.
         arguments: of the change, as text.
-        asked_ms: when, since the epoch; it tells one wish of a subject from an earlier one.
+        asked_ms: when it was requested, since the epoch; it distinguishes the wishes of one subject.
         ended_ms: when it was carried out or refused; 0 before.
-        note: what is waited for or was done, or why it is refused.
-        outcome: what programs are told of it, with the step that is next; ``error`` and ``field`` of a refused one.
+        note: what it waits for, what was done, or why it is refused.
+        outcome: its result for programs, with the next step; a refused wish has ``error`` and ``field``.
     """
 
     kind: WishKind
@@ -202,15 +203,15 @@ class PartReport:
     """One part in the report of a cluster.
 
     Attributes:
-        state: ``ALIVE``: it answers; ``MISSING``: nothing runs it; else what Ray says of its actor. Empty: not known.
+        state: ``ALIVE``: it answers; ``MISSING``: nothing runs it; else Ray's state of its actor. Empty: not known.
         since_ms: since when it has been in this state, and well or not; milliseconds since the epoch.
-        note: what is wrong with it; empty if nothing is. It is no fault if the part ``is_leaving`` on request, nor if
-            ``is_warning``: then it is of something that will be wrong soon.
-        address: where it serves; empty while it does not.
+        note: its problem; empty if there is none. It is no fault if the part ``is_leaving`` on request, or if
+            ``is_warning``: then it warns of a coming problem.
+        address: where it serves; empty while it does not serve.
         home: address of its node; empty: not known, or the parts are in one process.
-        restarts: how often Ray started its process again.
-        version: of its program; empty: not known. ``installed`` is the one that its node has now, and ``formats`` are
-            the newest that it writes.
+        restarts: how often Ray restarted its process.
+        version: of its program; empty: not known. ``installed`` is the version that its node has now, and ``formats``
+            are the newest formats that it writes.
         open_files_max: of its process; below 0: no limit, or not known.
         skew_ms: its clock minus the clock of the reporter, to within half of ``round_ms``, the time of the call.
         seen_ms: when a bookie or broker was registered last; 0: never while there was a reporter. The figures of a
@@ -260,20 +261,20 @@ class NodeReport:
 
 @dataclass(frozen=True, slots=True)
 class ClusterReport:
-    """A cluster at one moment, and its problems. The operator that leads keeps it. -1 is unknown.
+    """A cluster at one moment, and its problems. The leading operator keeps it. -1: unknown.
 
     Attributes:
         identity: of the reporter; empty: the cluster has none.
         as_of_ms: when it was made, in milliseconds since the epoch; 0: there was no report yet.
-        is_silent: the reporter has made none for long; set by readers only.
-        notes: lines for people, of what is wrong or under way.
+        is_silent: the reporter has made no report for long; set by readers only.
+        notes: lines for people about problems and changes under way.
         bookies_available, bookies_readonly, bookies_draining: ids of the registered bookies, sorted.
-        full_disks: by bookie, of those with a disk that is full or nearly full.
+        full_disks: by bookie, its disks that are full or nearly full.
         ledgers_moving: ledgers with all copies, some of them on bookies that are being emptied.
         ledgers_damaged: under-replicated ledgers with entries of which no bookie has a good copy.
-        publishing_notes: empty while new entries get all of their copies.
-        restored_backup_ms: when the backup was made that the metadata came out of and nobody accepted; 0: none.
-        topics: of public/default; a partitioned one counts once, while there are at most 1,000 names.
+        publishing_notes: empty while new entries get all their copies.
+        restored_backup_ms: the time of the backup that the metadata was restored from, until it is accepted; 0: none.
+        topics: the topics of public/default; a partitioned topic counts once, while there are at most 1,000 names.
         nodes: the machines; empty if the parts are in one process.
         ledger_risks: as ``LedgerRisks`` has them.
     """

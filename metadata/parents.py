@@ -1,4 +1,4 @@
-"""The missing nodes above a node, created, and the children of a node, read in pages, on any backend."""
+"""Creates the missing nodes above a node, and reads the children of a node in pages, on any backend."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ async def create_parents(store: MetadataStore, path: str) -> None:
 
 
 async def child_pages(store: MetadataStore, path: str, start: str = "") -> AsyncIterator[list[str]]:
-    """Return the names of the children at or after ``start``, a page at a time, so that no step handles all of them.
+    """Yield the names of the children at or after ``start`` in pages, so that no step handles all of them.
 
     Raises:
-        NoNodeError: also when the node is deleted on the way.
+        NoNodeError: also if the node is deleted meanwhile.
         MetadataError: as the store.
     """
     while page := await store.children_from(path, start):

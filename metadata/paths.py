@@ -65,7 +65,7 @@ _OWN_ROOTS = frozenset(path.split("/")[1] for path in (*PERSISTENT_NODES, CLUSTE
 
 
 def is_own(path: str) -> bool:
-    """Return whether a path is in Heliograph's own tree, so of no other program that uses the same store."""
+    """Return whether a path is in Heliograph's own tree, and not of another program on the same store."""
     return path.partition("/")[2].partition("/")[0] in _OWN_ROOTS
 
 
@@ -144,7 +144,7 @@ def ledger_id_of(path: str) -> int:
 
 
 def ledger_id_at(path: str) -> int | None:
-    """Return the id of the ledger at a path that anybody made; None if it is not the path of a ledger."""
+    """Return the id of the ledger at any path; None if it is not the path of a ledger."""
     found = _LEDGER_PATH.fullmatch(path)
     if found is None:
         return None

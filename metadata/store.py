@@ -42,7 +42,7 @@ class SessionState(enum.Enum):
 
 
 class EventType(enum.Enum):
-    """The kinds of changes that watches tell."""
+    """The kinds of changes that watches report."""
 
     CREATED = "created"
     DELETED = "deleted"
@@ -60,10 +60,10 @@ class WatchEvent:
 
 @dataclass(frozen=True, slots=True)
 class Stat:
-    """A node's stat: all but its value. ``czxid`` and ``mzxid`` order changes over the whole store.
+    """A node's stat: everything but its value. ``czxid`` and ``mzxid`` order changes over the whole store.
 
-    ``ephemeral_owner`` is the id of the session that an ephemeral lives with, 0 for a persistent node, and for a
-    container or a node with a time to live its ``kind`` (``Create``). ZooKeeper does not show kinds: there it is 0.
+    ``ephemeral_owner`` is the id of an ephemeral's session, 0 for a persistent node, and the ``kind`` (``Create``) of a
+    container or a node with a time to live. ZooKeeper does not show kinds: there it is 0.
     """
 
     czxid: int
@@ -82,8 +82,8 @@ class Stat:
 class Create:
     """The operation of ``multi`` that creates a node.
 
-    ``kind`` is 0, ``znode.CONTAINER`` or ``znode.ttl_kind(...)``; of an ephemeral it is 0. ``Reap`` deletes nodes of
-    the other kinds when their time has come.
+    ``kind`` is 0, ``znode.CONTAINER`` or ``znode.ttl_kind(...)``; for an ephemeral it is 0. ``Reap`` deletes nodes of
+    kinds other than 0 when they are due.
     """
 
     path: str
@@ -120,11 +120,10 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Reap:
-    """The operation of ``multi`` that deletes a container or a node with a time to live if its time has come.
+    """The operation of ``multi`` that deletes a container or a node with a time to live if it is due.
 
-    A container's has when it had children and has none; that of a node with a time to live when it has no children and
-    was not set for so long, by the clock of the writer. BadVersionError says that it has not, or that the node is of
-    another kind.
+    A container is due when it had children and has none; a node with a time to live, when it has no children and was
+    not set for that time, by the clock of the writer. BadVersionError: it is not due, or is of another kind.
     """
 
     path: str
@@ -158,13 +157,13 @@ class MetadataStore(Protocol):
 
     @property
     def session_token(self) -> str:
-        """The token with which another session can end this one (``end_session``)."""
+        """The token by which another session can end this one (``end_session``)."""
 
     @property
     def session_timeout_ms(self) -> int:
         """The granted timeout, in milliseconds.
 
-        The store ends the session no sooner than that after it last heard of it.
+        The store waits at least that long after the session's last message before it ends it.
         """
 
     @property
@@ -173,7 +172,7 @@ class MetadataStore(Protocol):
 
     @property
     def silent_seconds(self) -> float:
-        """The time since the request was sent that the store answered last. It is small while the store answers."""
+        """The time since the latest answered request was sent. It is small while the store answers."""
 
     @property
     def is_in_doubt(self) -> bool:
@@ -212,7 +211,7 @@ class MetadataStore(Protocol):
     async def get(self, path: str, watcher: Watcher | None = None) -> tuple[bytes | None, Stat]:
         """Return the value and the stat. ``watcher`` is called once, at the next CHANGED or DELETED of the node.
 
-        The value is None only where a client has stored null, which Heliograph itself never does.
+        The value is None only if a client has stored null, which Heliograph itself never does.
 
         Raises:
             NoNodeError: and no watch is left.
@@ -236,17 +235,18 @@ class MetadataStore(Protocol):
         """Return the stat, or None. ``watcher`` is called once, at the next CREATED, CHANGED or DELETED of the path."""
 
     async def children(self, path: str, watcher: Watcher | None = None) -> list[str]:
-        """Return the names (not paths) of the children, sorted. ``watcher`` is told once, of the next CHILD or DELETED.
+        """Return the names (not paths) of the children, sorted. ``watcher`` is called once, at the next CHILD or
+        DELETED.
 
         Raises:
-            NoNodeError: and no watch is left.
+            NoNodeError: no watch is set then.
         """
 
     async def children_from(self, path: str, start: str = "", limit: int = CHILDREN_PAGE_MAX) -> list[str]:
         """Return the sorted names of the first ``limit`` children at or after ``start``, by code points.
 
-        The cost does not grow with the number of the others, save in ZooKeeper, whose protocol has no pages. No child
-        needs to have the name ``start``: ``name + "\0"`` begins right after ``name``. Pages that are asked for in turn
+        The cost does not grow with the number of other children, except in ZooKeeper, whose protocol has no pages. No
+        child needs to have the name ``start``: ``name + "\0"`` begins right after ``name``. Pages read in turn
         (``metadata/parents.py``) miss no child that exists all the time.
 
         Args:
@@ -257,19 +257,19 @@ class MetadataStore(Protocol):
         """
 
     async def multi(self, operations: Sequence[Operation]) -> list[str | Stat | None]:
-        """Apply all operations or none. Return the created path, the new stat, or None, for each in turn.
+        """Apply all operations or none. Return the created path, the new stat or None for each operation.
 
         Raises:
-            InvalidPathError, ValueTooLargeError: the error of the first operation that no store accepts; else
-            the error of the first operation that cannot be done. Nothing has changed then, and the error's
-            ``operation_index`` says which operation it was.
+            InvalidPathError, ValueTooLargeError: the error of the first operation that no store accepts; else the error
+            of the first operation that cannot be done. Nothing has changed then, and the error's ``operation_index`` is
+            the number of the operation.
         """
 
     async def watch(self, path: str, watcher: Watcher) -> Watch:
         """Call ``watcher`` with every CREATED, CHANGED and DELETED of ``path`` and below, until the watch is cancelled.
 
-        After a lost connection the watch is set again. Events in between may be missed, so the owner of the watch reads
-        again what it needs when the session is CONNECTED again.
+        After a lost connection the watch is set again. Events in between may be missed, so the owner of the watch has
+        to read its nodes again when the session is CONNECTED again.
         """
 
     async def sync(self, path: str = "/") -> None:
@@ -278,7 +278,7 @@ class MetadataStore(Protocol):
     async def reapable(self, count_max: int) -> list[str]:
         """Return at most ``count_max`` paths of nodes that a ``Reap`` would delete now.
 
-        A store that reaps on its own, as ZooKeeper does, returns none.
+        A store that reaps by itself, as ZooKeeper does, returns none.
         """
 
     async def end_session(self, token: str) -> None:

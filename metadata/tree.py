@@ -1,7 +1,7 @@
 """The store's state machine: nodes, sessions and transactions with ZooKeeper's semantics. No I/O, no clock.
 
-Every change is one transaction with the next ``zxid``. It happens wholly or not at all, and names the watch events that
-it causes and the sessions that a durable copy has to write again. Nodes are kept in ``metadata/znode.py``, watches in
+Every change is one transaction with the next ``zxid``. It happens completely or not at all, and names its watch events
+and the sessions that a durable copy has to write again. Nodes are kept in ``metadata/znode.py``, watches in
 ``metadata/session/watches.py``. Durations are measured by the clock that the caller passes as ``now_ms``; ``wall_ms``
 is only stored.
 """
@@ -49,9 +49,9 @@ Result = str | Stat | None
 
 @dataclass(slots=True)
 class TreeSession:
-    """One client's session. It may be ended when ``deadline_ms`` passes without a touch.
+    """One client's session. It may be ended once ``deadline_ms`` passes without a touch.
 
-    ``owner`` names the client that took it over last, "" for the one that began it: others may not use it.
+    ``owner`` names the client that last took it over, "" for the client that began it: others may not use it.
     """
 
     session_id: int
@@ -120,7 +120,7 @@ class ZnodeTree:
         return list(islice(self.nodes.names(path, start), limit)) if self.node(path).child_count else []
 
     def reapable(self, wall_ms: int, count_max: int) -> list[str]:
-        """Return at most ``count_max`` paths of nodes that a ``Reap`` would delete at that time."""
+        """Return at most ``count_max`` paths of nodes that a ``Reap`` would delete at ``wall_ms``."""
         return self.nodes.due(wall_ms, count_max)
 
     def apply(self, session_id: int, operations: Sequence[Operation], wall_ms: int) -> TreeTransaction:
@@ -192,11 +192,11 @@ class ZnodeTree:
         return [session.session_id for session in self.sessions.values() if session.deadline_ms <= now_ms]
 
     def first_deadline_ms(self) -> int | None:
-        """Return when the first session expires unless it is heard; None if there is no session."""
+        """Return the earliest deadline of a session; None if there is no session."""
         return min((session.deadline_ms for session in self.sessions.values()), default=None)
 
     def postpone_expiry(self, delay_ms: int) -> None:
-        """Move every session's deadline, after a time in which no client could be heard."""
+        """Postpone every session's deadline, after a time in which no client could be heard."""
         assert delay_ms >= 0, "a deadline is moved away, never nearer"
         for session in self.sessions.values():
             session.deadline_ms += delay_ms
@@ -307,7 +307,7 @@ class _TreePlan:
         self._events.append(WatchEvent(EventType.CHILD, path))
 
     def _own(self, path: str, node: Znode) -> Znode:
-        """Return the plan's copy of a node that it found."""
+        """Return the plan's own copy of a node."""
         if path not in self._changed:
             self._changed[path] = node, node.copy()
         own = self._changed[path][1]

@@ -1,7 +1,7 @@
 """The nodes of a tree, found by path, and the rules for paths and values (ZooKeeper's). No I/O.
 
-``MemoryNodes`` holds all nodes in memory. The embedded server's ``StoredNodes`` holds those in use, and the rest is on
-its disk.
+``MemoryNodes`` holds all nodes in memory. The embedded server's ``StoredNodes`` holds the nodes in use, and the others
+are on its disk.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _FORBIDDEN = re.compile(
 
 @dataclass(slots=True)
 class Znode:
-    """A node. ``creations`` counts the children ever created; the next sequence gets that number.
+    """A node. ``creations`` counts the children ever created and is the next sequence number.
 
     A node that is in ``Nodes`` never changes: a transaction replaces it by a changed copy.
     """
@@ -84,19 +84,19 @@ def ttl_kind(ttl_ms: int) -> int:
 
 
 def ttl_ms_of(kind: int) -> int:
-    """Return the time to live that a kind says, in milliseconds; 0 for any other kind."""
+    """Return the time to live in a kind, in milliseconds; 0 for other kinds."""
     return kind - _TTL_KIND if _TTL_KIND < kind <= _TTL_KIND + TTL_MS_MAX else 0
 
 
 def is_kind(number: int) -> bool:
-    """Return whether a number is a kind of node, rather than the id of an ephemeral's session."""
+    """Return whether a number is a kind of node and not the id of an ephemeral's session."""
     return number in (0, CONTAINER) or ttl_ms_of(number) > 0
 
 
 def due_ms(stat: Stat) -> int | None:
-    """Return the wall time from which a node may be reaped if nothing changes; None: it may not.
+    """Return the wall time from which a node may be reaped if nothing changes; None: never.
 
-    An empty container that had children may be at any time, an empty node with a time to live once it outlived that.
+    An empty container that had children may be reaped at once, an empty node with a time to live after that time.
     """
     if stat.num_children:
         return None
@@ -134,7 +134,7 @@ def check_value(value: bytes | None) -> None:
 
 
 def check_operation(operation: Operation, index: int | None = None) -> None:
-    """Raise unless the store accepts path and value of an operation, whatever it holds.
+    """Raise unless path and value of an operation are acceptable whatever the store holds.
 
     Args:
         index: the number of the operation in its ``multi``, for the error.
@@ -179,7 +179,7 @@ def new_root() -> Znode:
 
 
 class Nodes(Protocol):
-    """All nodes of one tree, with the orders in which they are listed. The root always is among them."""
+    """All nodes of one tree, with the orders in which they are listed. The root is always among them."""
 
     def __len__(self) -> int:
         """Return the number of nodes."""
@@ -188,7 +188,7 @@ class Nodes(Protocol):
         """Return the node, which never changes, or None.
 
         Raises:
-            InvalidPathError: there is none, and the path may name none.
+            InvalidPathError: no node can have that path.
         """
 
     def replace(self, changes: Mapping[str, Replaced]) -> None:
@@ -201,14 +201,14 @@ class Nodes(Protocol):
         """Return the sorted paths of a session's ephemerals."""
 
     def due(self, wall_ms: int, count_max: int) -> list[str]:
-        """Return at most ``count_max`` paths of nodes that may be reaped at that time (``is_due``)."""
+        """Return at most ``count_max`` paths of nodes that may be reaped at ``wall_ms`` (``is_due``)."""
 
 
 class SortedNames:
-    """A sorted set of names. Adding, removing and the begin of a page cost a few microseconds, however many there are.
+    """A sorted set of names. Adding, removing and beginning a page take a few microseconds, however many there are.
 
-    The chunks are lists that are neither empty nor longer than CHUNK_NAMES_MAX, and all names of one are below all of
-    the next.
+    The chunks are lists, neither empty nor longer than CHUNK_NAMES_MAX; all names in a chunk are below those in the
+    next.
     """
 
     __slots__ = ("_chunks", "_count")
@@ -227,7 +227,7 @@ class SortedNames:
         return chain.from_iterable(self._chunks)
 
     def add(self, name: str) -> None:
-        """Add a name that is not in the set."""
+        """Add a name, which must not be in the set."""
         self._count += 1
         if not self._chunks:
             self._chunks.append([name])
@@ -241,7 +241,7 @@ class SortedNames:
             del chunk[middle:]
 
     def remove(self, name: str) -> None:
-        """Remove a name that is in the set."""
+        """Remove a name, which must be in the set."""
         at = self._chunk_at(name)
         assert at < len(self._chunks), "the name is in the set"
         chunk = self._chunks[at]

@@ -1,4 +1,4 @@
-"""The store inside one process, for tests: every session on one tree, nothing durable, and no timeouts.
+"""The store inside one process, for tests: all sessions share one tree, nothing is durable, and there are no timeouts.
 
 Calls take effect at once and in call order; each then yields to the loop once, as a call over a network would.
 """
@@ -47,11 +47,11 @@ class MemoryServer:
 
     @classmethod
     def named(cls, name: str) -> MemoryServer:
-        """Return the server of that name, the same one for every caller in this process."""
+        """Return the server of a name, the same one for every caller in this process."""
         return cls._named.setdefault(name, cls())
 
     def open_session(self, timeout_ms: int = 10_000, token: str | None = None) -> MemoryStore:
-        """Return a new session, or take the one of a token over (``connect_store``).
+        """Begin a session, or take over the session of a token (``connect_store``).
 
         ``timeout_ms`` only counts for a session that is detached, since no time passes here.
 
@@ -66,7 +66,7 @@ class MemoryServer:
         return store
 
     def detach(self, store: MemoryStore) -> None:
-        """Leave a session without a client; it is ended at its timeout unless one takes it over."""
+        """Leave a session without a client. It ends at its timeout, unless a client takes it over."""
         session_id = store.session_id
         if self._stores.get(session_id) is not store:
             return
@@ -105,11 +105,11 @@ class MemoryServer:
         self._publish(self._tree.end_session(session_id, wall_ms()))
 
     def suspend_session(self, session_id: int) -> None:
-        """Make a session SUSPENDED until it is resumed or expired: its calls fail unsent, its ephemerals stand."""
+        """Make a session SUSPENDED until it is resumed or expired: its calls fail unsent, its ephemerals remain."""
         self._stores[session_id]._suspend()
 
     def resume_session(self, session_id: int) -> None:
-        """Undo ``suspend_session``. One-shot watches are told first of what they missed."""
+        """Undo ``suspend_session``. One-shot watches are first told of the events that they missed."""
         self._stores[session_id]._resume()
 
     def end_session(self, token: str) -> None:

@@ -1,7 +1,7 @@
 """The file of a backup: one line, a frame for each node, parents first, and one frame with the summary.
 
-docs/formats-metadata.md describes the bytes. A file is replaced as a whole, and one frame is in memory at a time. All
-calls block for the time of one frame at most, but for the end of writing, which syncs.
+docs/formats-metadata.md describes the bytes. A file is replaced as a whole, and one frame is in memory at a time. Calls
+block for the time of one frame at most, except the end of writing, which syncs.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ _NODE, _SUMMARY = 1, 2
 
 @dataclass(frozen=True, slots=True)
 class BackupSummary:
-    """The last frame's summary of all others.
+    """The summary of a backup, in its last frame.
 
     Args:
         instance_id: of the cluster; empty: the store held none.
         created_ms: the time of the backup, in milliseconds since the epoch.
         nodes: how many there are.
         digest: of all nodes.
-        last_ledger_id: the last that was given, or the greatest that a node names.
+        last_ledger_id: the last assigned ledger id, or the greatest that a node names.
         cluster: the value of the cluster's record, which a restore writes last.
         restored: the value of the mark of an earlier backup that was not accepted.
         ledgers: how many ledgers the nodes describe.
@@ -59,7 +59,7 @@ class BackupSummary:
 
 
 class BackupWriter:
-    """Writes a file under another name and renames it at the end, so the name holds a whole backup or what it held."""
+    """Writes a file under another name and renames it at the end, so the name holds a whole backup or its old content."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -123,7 +123,7 @@ class BackupWriter:
 
 
 def read_summary(path: Path) -> BackupSummary:
-    """Return the summary of a file, after every byte of the file was checked.
+    """Check every byte of a file, and return its summary.
 
     Raises:
         RecordError: the file is damaged, ends early, or is of a newer version.

@@ -15,7 +15,7 @@ from heliograph.metadata.store import MetadataStore
 async def migrate(source: MetadataStore, target: MetadataStore, scratch: Path) -> tuple[BackupSummary, list[str]]:
     """Copy every node that lives without a session into an empty store, and compare both stores.
 
-    Ledger ids go on after the last one, and the source is not changed.
+    Ledger ids continue after the last one, and the source is not changed.
 
     Args:
         scratch: a file that does not exist, in which the copy is kept meanwhile; the caller deletes it.
@@ -24,7 +24,8 @@ async def migrate(source: MetadataStore, target: MetadataStore, scratch: Path) -
         The summary of the copy, and the nodes of other programs whose counters could not be advanced.
 
     Raises:
-        ConflictError: a part of the cluster or another client lives, the target is not empty, or the source changed.
+        ConflictError: a part of the cluster or another client is running, the target is not empty, or the source
+            changed.
         MetadataError: a store did not answer; what was written to the target has to be removed.
         OSError: the file cannot be written.
     """

@@ -1,4 +1,4 @@
-"""One node of a backup, and the bytes it has there. No I/O."""
+"""One node of a backup, and its bytes in the file. No I/O."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ class BackupNode:
 
     @classmethod
     def of(cls, fields: Any) -> BackupNode:
-        """Return the node of such a list.
+        """Decode a node from its list.
 
         Raises:
-            RecordError: it is not one.
+            RecordError: the list is no node.
         """
         match fields:
             case [str() as path, bytes() | None as value, int() as kind, int() as creations, bytes() | None as acl]:
@@ -54,7 +54,7 @@ class BackupNode:
     def digest(self) -> int:
         """Return a number of the path, the value and the ACL.
 
-        Kinds are left out, because ZooKeeper does not show them, and so are counters.
+        Kinds and counters are left out, because ZooKeeper does not show them.
         """
         content = msgpack.packb([self.path, self.value, self.acl])
         return int.from_bytes(hashlib.sha256(content).digest(), "big")
@@ -81,5 +81,5 @@ class DigestSum:
 
 
 def is_among_nodes(path: str) -> bool:
-    """Return whether a node is copied as one of many, and neither kept apart nor left out."""
+    """Return whether a node is among those that are copied one by one: it is neither kept apart nor left out."""
     return not any(path == apart or path.startswith(apart + "/") for apart in _APART)

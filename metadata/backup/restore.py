@@ -1,7 +1,7 @@
 """Filling an empty store from the file of a backup.
 
-The cluster's record is written last. A store without it is no cluster's: bookies refuse to serve with it. So a restore
-that ends early leaves nothing that could be used, and is done again into an empty store.
+The cluster's record is written last. Bookies refuse to serve with a store that lacks it. So an unfinished restore
+leaves nothing usable, and has to be repeated into an empty store.
 """
 
 from __future__ import annotations
@@ -50,16 +50,18 @@ async def require_empty(store: MetadataStore, instance_id: str) -> None:
 
 
 async def restore(path: Path, store: MetadataStore) -> tuple[BackupSummary, list[str]]:
-    """Fill an empty store from a backup. Bookies delete nothing until the mark that is left there is removed.
+    """Fill an empty store from a backup. It leaves a mark there: bookies delete nothing until the mark is removed.
 
-    Ledger ids go on LEDGER_ID_JUMP above the last one of the backup, so none that was given since is given again.
+    Ledger ids continue LEDGER_ID_JUMP above the last one of the backup, so no id that was assigned since is assigned
+    again.
 
     Returns:
         The summary of the backup, and the nodes whose counters are too far behind to be advanced.
 
     Raises:
         ConflictError: the store is not empty.
-        RecordError: the file is damaged, or is of no cluster: nothing was written. Or what was written reads otherwise.
+        RecordError: the file is damaged, or is of no cluster: nothing was written. Or the written nodes read back
+            differently.
         MetadataError: the store did not answer; it holds a part of the backup and has to be emptied.
     """
     summary = read_summary(path)
@@ -75,12 +77,12 @@ async def fill(
     """Write all nodes of a file into an empty store, compare them, and make the store the cluster's.
 
     Args:
-        last_ledger_id: greater ids only are given from then on.
+        last_ledger_id: only greater ids are assigned from then on.
         mark: the value of the mark of a restored store; None: it has none.
 
     Returns:
-        The nodes of other programs whose counters are more than COUNTER_STEPS_MAX behind, so that sequence numbers
-        below them are given again.
+        The nodes of other programs whose counters are more than COUNTER_STEPS_MAX behind: sequence numbers below them
+        will be assigned again.
 
     Raises:
         ConflictError, RecordError, MetadataError: as ``restore``.
@@ -142,7 +144,7 @@ async def _write_root(node: BackupNode, store: MetadataStore) -> None:
 
 
 async def _advance(node: BackupNode, store: MetadataStore) -> bool:
-    """Bring the counter of a node's sequence numbers to where it was. Return False if it is too far behind."""
+    """Advance the counter of a node's sequence numbers to its old value. Return False if it is too far behind."""
     stat = await store.exists(node.path)
     assert stat is not None, "the node was written"
     missing = node.creations - (stat.cversion + stat.num_children) // 2
@@ -157,10 +159,11 @@ async def _advance(node: BackupNode, store: MetadataStore) -> bool:
 
 
 async def missing_ledgers(path: Path, store: MetadataStore, instance_id: str) -> list[int]:
-    """Return the ledgers of a backup that a cluster's store does not name: deleted since, or never its own.
+    """Return the ledgers of a backup that a cluster's store does not name: they were deleted since, or never were its
+    own.
 
     Raises:
-        ConflictError: the store is of another cluster than the backup, or of none.
+        ConflictError: the store belongs to another cluster than the backup, or to none.
         RecordError: the file is damaged.
         MetadataError: the store did not answer.
     """

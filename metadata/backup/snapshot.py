@@ -1,8 +1,7 @@
-"""Reading a whole store as it was at one moment, while clients may go on to change it.
+"""Reads a whole store as it was at one moment, while clients may continue to change it.
 
-A watch of the whole tree is set before the first read. Changed nodes are read again, until a ``sync`` ends and
-nothing is left: then every node was read after its last change, so the copy is the store at the moment of that
-``sync``.
+A watch of the whole tree is set before the first read. Changed nodes are read again until no change is left after a
+``sync``: then every node was read after its last change, so the copy is the store at the moment of that ``sync``.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ _APART = frozenset((paths.CLUSTER, paths.RESTORED, paths.LEDGER_IDS))
 
 @dataclass(slots=True)
 class _Reader:
-    """Reads single nodes. ``acls`` are the paths that have an ACL, ``ephemerals`` some that live with a session."""
+    """Reads single nodes. ``acls`` are the paths that have an ACL, ``ephemerals`` some paths of ephemerals."""
 
     store: MetadataStore
     acls: set[str] = field(default_factory=set)
@@ -47,7 +46,7 @@ class _Reader:
             self.acls = set()
 
     async def node(self, path: str) -> tuple[BackupNode, int] | None:
-        """Return a node and the number of its children; None if it is gone or lives with a session."""
+        """Return a node and the number of its children; None if it is gone or is an ephemeral."""
         try:
             value, stat = await self.store.get(path)
         except NoNodeError:
@@ -71,7 +70,7 @@ class _Reader:
 
 
 class _Changes:
-    """The paths that changed since they were last taken."""
+    """The paths that changed since the last call that took them."""
 
     def __init__(self) -> None:
         self.paths: set[str] = set()
@@ -105,7 +104,7 @@ async def snapshot(store: MetadataStore, path: Path) -> tuple[BackupSummary, lis
     """Write all nodes of a store that live without a session into a file, as they are at one moment.
 
     Returns:
-        The summary, and some of the nodes that were left out because they live with a session.
+        The summary, and some of the ephemerals, which were left out.
 
     Raises:
         ConflictError: too much changed meanwhile.
@@ -145,7 +144,7 @@ async def snapshot(store: MetadataStore, path: Path) -> tuple[BackupSummary, lis
 
 
 async def digest_of(store: MetadataStore) -> tuple[int, bytes]:
-    """Return the number of nodes that a snapshot would hold, and their digest, where nobody changes the store.
+    """Return the number and the digest of the nodes that a snapshot would hold. Nobody may change the store meanwhile.
 
     Raises:
         MetadataError: the store did not answer, or a record is damaged.
@@ -167,7 +166,7 @@ class _Apart:
 
 
 async def _until_quiet(reader: _Reader, changes: _Changes) -> tuple[dict[str, BackupNode | None], _Apart]:
-    """Read what changed until nothing does. Return the newer nodes by path, None for those that are gone."""
+    """Read changed nodes until none changes any more. Return the newer nodes by path, None for deleted ones."""
     newer: dict[str, BackupNode | None] = {}
     held_bytes = 0
     apart: _Apart | None = None

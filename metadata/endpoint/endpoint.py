@@ -42,8 +42,8 @@ class ZooKeeperEndpoint(Host):
         """
         Args:
             open_store: opens a session with the store, or takes one over.
-            auth: who may do what; None: nobody is asked who it is.
-            audit: gets a line for each caller that is not let in.
+            auth: the rights of callers; None: authentication is disabled.
+            audit: gets a line for each refused caller.
 
         Raises:
             InvalidConfigError: a key of ``auth`` cannot be used; names the setting.
@@ -83,7 +83,7 @@ class ZooKeeperEndpoint(Host):
         """Accept connections on a TCP port, 0 for a free one. Return the address, ``host:port``.
 
         Args:
-            tls: of the connections, whose certificate is read again when its files change; None: they are plain.
+            tls: for the connections; the certificate is read again when its files change. None: they are plain.
 
         Raises:
             ResourceError: the port cannot be used.
@@ -113,10 +113,10 @@ class ZooKeeperEndpoint(Host):
         await asyncio.get_running_loop().connect_accepted_socket(lambda: EndpointConnection(self), connected)
 
     async def stop(self, *, ends_sessions: bool = False) -> None:
-        """Close the connections. The sessions stand until their timeout: clients may go on at another endpoint.
+        """Close the connections. The sessions last until their timeout: clients may continue at another endpoint.
 
         Args:
-            ends_sessions: end them; their ephemerals are deleted now.
+            ends_sessions: end them now, and delete their ephemerals.
         """
         self._stopping = True
         if self._listener is not None:

@@ -1,8 +1,8 @@
 """kazoo over any metadata store: kazoo's own client and recipes, unmodified, without a ZooKeeper server.
 
-The client is kazoo's ``KazooClient``. Only the connection is replaced: a handler connects it, through a socket pair in
-this process, to an endpoint (``metadata/endpoint``) that serves this one client from the store. Every call, retry,
-state, watch and recipe therefore behaves as kazoo documents it, and no port is opened.
+The client is kazoo's ``KazooClient`` with another connection: its handler connects it, through a socket pair in this
+process, to an endpoint (``metadata/endpoint``) that serves this one client from the store. Every call, retry, state,
+watch and recipe therefore behaves as kazoo documents it, and no port is opened.
 
     client = StoreKazooClient("etcd://127.0.0.1:2379/app")
     client.start()
@@ -32,7 +32,7 @@ PLACEHOLDER_HOST = "127.0.0.1:2181"  # kazoo requires a host; nothing is sent th
 
 
 class _EndpointThread(LoopThread):
-    """The event loop, on its own thread, that serves all clients of this process while there are any."""
+    """The event loop, on its own thread, that serves all clients of this process while there is one."""
 
     _lock = threading.Lock()
     _current: _EndpointThread | None = None
@@ -68,7 +68,7 @@ def _end_at_exit() -> None:
 
 
 def _forget_in_child() -> None:
-    """Reset the thread in a forked child, which has the parent's loop but not its thread."""
+    """Reset the thread in a forked child, which inherits the parent's loop but not its thread."""
     _EndpointThread._current = None
     _EndpointThread._lock = threading.Lock()
 

@@ -74,8 +74,8 @@ class EtcdMemberActor:
         A member serves when a quorum of all members does, so this may wait for the others.
 
         Raises:
-            ResourceError: there is no etcd that can be used, or it ended; says why.
-            ConflictError: the disk is another member's, or it is empty and nobody permitted to begin on it.
+            ResourceError: there is no usable etcd, or it ended; says why.
+            ConflictError: the disk is another member's, or it is empty and no permission was given to begin on it.
         """
         if self._exit is None:
             binary, version = await asyncio.to_thread(find_etcd, self._plan.config.binary)
@@ -101,10 +101,10 @@ class EtcdMemberActor:
         return self._why()
 
     async def permit(self, is_joining: bool) -> None:
-        """Let the member begin on an empty disk. A disk with its cookie is left as it is.
+        """Permit the member to begin on an empty disk. A disk with its cookie is left as it is.
 
         Args:
-            is_joining: the other members serve, and added this one as new; what is left on the disk is deleted.
+            is_joining: the other members serve, and have added this one as new; leftovers on the disk are deleted.
 
         Raises:
             ConflictError: the disk is another member's.
@@ -121,7 +121,7 @@ class EtcdMemberActor:
                 write_cookie(self._directory, MemberCookie(*own, is_joining=is_joining))
 
     async def retire(self, is_retiring: bool) -> None:
-        """Go on or not when etcd ends by itself, as it does when it is taken off the list of members."""
+        """Choose whether the actor outlives an etcd that ends by itself, as a member that left the list does."""
         self._is_retiring = is_retiring
 
     async def etcd_pid(self) -> int:
@@ -201,10 +201,10 @@ class EtcdMemberActor:
 
 
 def _make_empty(directory: Path, cluster_id: str, name: str) -> None:
-    """Delete what is left on the disk of a member that its cluster has replaced.
+    """Delete the leftovers on the disk of a member that its cluster has replaced.
 
     Raises:
-        ConflictError: the disk is another member's, or nobody knows whose.
+        ConflictError: the disk is another member's, or has no cookie.
     """
     cookie = read_cookie(directory)
     if cookie is None or (cookie.cluster_id, cookie.name) != (cluster_id, name):

@@ -1,4 +1,4 @@
-"""The program ``etcd`` of a node: where it is, and whether its version is one that can be used."""
+"""The program ``etcd`` of a node: its path, and whether its version can be used."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ def find_etcd(configured: str) -> tuple[str, Version]:
     """Return the path and the version of this node's etcd. Blocks.
 
     Args:
-        configured: a path; empty: it is looked for in PATH.
+        configured: a path; empty: PATH is searched.
 
     Raises:
-        ResourceError: there is none, it does not run, or its version cannot be used; names the node and the way out.
+        ResourceError: there is none, it does not run, or its version cannot be used; names the node and the remedy.
     """
     node = socket.gethostname()
     path = shutil.which(configured or "etcd")

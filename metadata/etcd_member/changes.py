@@ -1,4 +1,4 @@
-"""The space of compacted history, which the members of an etcd cluster give back one after the other."""
+"""Frees the space of compacted history, in one member of an etcd cluster after the other."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ DEFRAGMENT_SECONDS = 300.0  # for one member: it writes its whole database again
 
 
 async def defragment(address: EtcdAddress, on_done: Callable[[MemberState, int], None]) -> None:
-    """Have each member that serves give the space of compacted history back, the leader last; then end NOSPACE alarms.
+    """Let each serving member free the space of compacted history, the leader last; then end NOSPACE alarms.
 
-    A member serves nothing while it does so, so one follows the other.
+    A member does not serve meanwhile, so one follows the other.
 
     Args:
-        on_done: called with each member as it was, and the bytes of its database now.
+        on_done: called with the state of each member before, and the present bytes of its database.
 
     Raises:
-        ServiceNotReadyError: too few members serve, or one did not finish; the others are as they are.
+        ServiceNotReadyError: too few members serve, or one did not finish; the rest was not begun.
     """
     found = await survey(address)
     if trouble := found.trouble:
@@ -51,7 +51,7 @@ def _defragment(address: EtcdAddress, endpoint: str) -> int:
 
 
 def _end_alarms(address: EtcdAddress, endpoint: str) -> None:
-    """End all alarms of space. etcd raises them again where there is still none."""
+    """End all alarms of space. etcd raises them again if there is still too little."""
     api = etcd_api()
     channel = open_channel(endpoint, address.tls)
     alarm = api.MaintenanceStub(channel).Alarm

@@ -1,4 +1,4 @@
-"""The command line of one member of etcd, and the lines that it writes. Pure."""
+"""The command line of one member of etcd, and its log lines. Pure."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _KEPT = ("ETCD_UNSUPPORTED_ARCH",)
 
 @dataclass(frozen=True, slots=True)
 class MemberPlan:
-    """One member of a cluster, as it is to run on its node.
+    """The plan by which one member of a cluster runs on its node.
 
     Attributes:
-        tls: files of TLS for clients and peers, which both have to show a certificate; None: no TLS.
-        allowed_name: host name that the certificates of clients and peers have to be good for; empty: any.
+        tls: TLS files for clients and peers, all of which have to show a certificate; None: no TLS.
+        allowed_name: host name that the certificates of clients and peers must have; empty: any.
     """
 
     name: str
@@ -70,7 +70,7 @@ def command_of(plan: MemberPlan, binary: str, data: Path, host: str, *, is_joini
 
 
 def environment_of(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of etcd: variables that would change its flags are left out."""
+    """Return the environment for etcd, without variables that would change its flags."""
     return {name: value for name, value in environment.items() if not name.startswith(_OWN_VARIABLES) or name in _KEPT}
 
 
@@ -94,7 +94,7 @@ SERIOUS = ("error", "dpanic", "panic", "fatal")  # levels of lines that say why 
 
 
 def text_of(line: str) -> tuple[str, str]:
-    """Return the level of a line, and what it says with its error, if it names one; other lines are of level panic."""
+    """Return the level and the text of a line, with its error, if any; lines in another form have level panic."""
     try:
         fields = json.loads(line)
         level, text = str(fields["level"]), str(fields["msg"])

@@ -12,7 +12,7 @@ ELECTION_HEARTBEATS_MIN = 5  # etcd's own rule
 
 @dataclass(frozen=True, slots=True)
 class EtcdConfig:
-    """The settings that are the same for all members of a cluster."""
+    """The settings that all members of a cluster share."""
 
     binary: str = setting("", "path of the program `etcd` on each node; empty: found in PATH")
     quota_bytes: int = setting(

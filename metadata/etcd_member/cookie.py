@@ -1,7 +1,7 @@
 """The identity of a member's disk: which member of which cluster it is, in a file beside etcd's own data.
 
-etcd is started only on a disk that has it. It is written once, on an empty disk, when the cluster is formed or when the
-member is replaced; so a disk that lost its data never passes for one that had none.
+etcd is started only on a disk with this file. It is written once, on an empty disk, when the cluster is formed or the
+member is replaced; so a disk that lost its data never passes for an unused one.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def read_cookie(directory: Path) -> MemberCookie | None:
 
 
 def check_cookie(directory: Path, cluster_id: str, name: str) -> MemberCookie | None:
-    """Return the cookie of a directory after a check that it is this member's; None for an empty directory.
+    """Check that the cookie of a directory is this member's, and return it; None for an empty directory.
 
     Raises:
         ConflictError: it is another member's, there is data without a cookie, or the data of a member that served is
@@ -107,7 +107,7 @@ def write_cookie(directory: Path, cookie: MemberCookie) -> None:
 
 
 def erase(directory: Path) -> None:
-    """Delete a member's data, then its cookie: a deletion that stops in between leaves a disk that still has a cookie.
+    """Delete a member's data, then its cookie: an interrupted deletion leaves a disk that still has a cookie.
 
     Raises:
         OSError: it cannot be deleted.

@@ -1,4 +1,4 @@
-"""The members of one etcd cluster: their names and addresses, which each has for as long as it is one. Pure."""
+"""The members of one etcd cluster, with their names and addresses, which never change. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PORTS_OF_A_MEMBER = 2  # for clients, and for its peers
 
 @dataclass(frozen=True, slots=True)
 class EtcdMember:
-    """One member. ``host`` is the one by which clients and the other members reach it."""
+    """One member. ``host`` is its address for clients and the other members."""
 
     name: str
     host: str
@@ -44,8 +44,8 @@ class EtcdMembership:
     """All members of one cluster.
 
     Attributes:
-        cluster_id: made at random for the first start; disks that have another one belong to another cluster.
-        is_formed: whether the members have served, so that none of them may ever begin on an empty disk by itself.
+        cluster_id: random, made for the first start; disks with another id belong to another cluster.
+        is_formed: whether the members have served. From then on none of them may begin on an empty disk by itself.
     """
 
     cluster_id: str
@@ -54,10 +54,10 @@ class EtcdMembership:
 
     @classmethod
     def parse(cls, fields: Mapping[str, Any]) -> EtcdMembership:
-        """Return what ``fields`` returned.
+        """Return the membership from its ``fields``.
 
         Raises:
-            ResourceError: it is none of ours.
+            ResourceError: the fields are no membership.
         """
         try:
             members = tuple(
@@ -72,7 +72,7 @@ class EtcdMembership:
 
     @property
     def quorum(self) -> int:
-        """The members that have to serve so that anything can be read or written."""
+        """The number of members that have to serve so that anything can be read or written."""
         return len(self.members) // 2 + 1
 
     def member(self, name: str) -> EtcdMember:

@@ -1,7 +1,7 @@
-"""Which member an etcd cluster gets or loses next on its way to another number of them. Pure.
+"""Chooses the member that an etcd cluster gains or loses next on its way to another number of members. Pure.
 
-A member joins as a learner, which has no vote, so that one that does not start costs no majority; it is promoted when
-it has the others' data. One joins or leaves at a time.
+A member joins as a learner, which has no vote, so the majority does not suffer if it does not start; it is promoted
+once it has the others' data. One member joins or leaves at a time.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class MemberChange:
     """One member that joins or leaves.
 
     Attributes:
-        listed: what etcd lists of it; None: nothing, because it is to be added, or was removed by an earlier call.
-        is_new: nothing of it was done yet.
+        listed: its entry in etcd's list; None: it is still to be added, or an earlier call removed it.
+        is_new: no step of the change was taken yet.
     """
 
     member: EtcdMember
@@ -41,14 +41,14 @@ class MemberChange:
 
 
 def check_wanted(membership: EtcdMembership, serving: Collection[str], wanted: int) -> None:
-    """Check that the members can become ``wanted`` ones without losing their majority on the way.
+    """Check that the number of members can become ``wanted`` without losing their majority on the way.
 
     Args:
         serving: names of the recorded members that serve.
 
     Raises:
-        BadRequestError: so many members survive no more failures than one less.
-        ServiceNotReadyError: there is no majority now, so that nothing can be changed.
+        BadRequestError: so many members survive no more failures than one member fewer.
+        ServiceNotReadyError: there is no majority now, so nothing can be changed.
         ConflictError: a member that does not serve is needed.
     """
     if wanted not in COUNTS:
@@ -83,7 +83,7 @@ def check_wanted(membership: EtcdMembership, serving: Collection[str], wanted: i
 
 
 def leaving(membership: EtcdMembership, serving: Collection[str]) -> EtcdMember:
-    """Return the member that leaves first: one that does not serve, and of the others the last one."""
+    """Return the member that leaves first: a member that does not serve, else the last one."""
     return max(membership.members, key=lambda member: (member.name not in serving, membership.members.index(member)))
 
 
@@ -95,16 +95,16 @@ def next_change(
     wanted: int,
     tls: PeerTlsFiles | None,
 ) -> MemberChange | None:
-    """Return the next step; None if all is done. Steps that an earlier call began are finished or undone first.
+    """Return the next step; None if all is done. Steps begun by an earlier call are finished or undone first.
 
     Args:
         membership: the recorded one.
-        listed: what etcd has now.
+        listed: the present members by etcd's list.
         candidates: the members that may join, in their order.
         serving: names of the members that serve.
 
     Raises:
-        ConflictError: etcd has a member that is none of ours, or there is no candidate left.
+        ConflictError: etcd has a member that is not ours, or there is no candidate left.
     """
     by_url = {url: one for one in listed for url in one.peer_urls}
     known = {member.peer_url(tls) for member in membership.members}
@@ -138,7 +138,7 @@ def next_change(
 
 
 def _at(listed: ListedMember) -> EtcdMember:
-    """Return a member as its peer URL tells it."""
+    """Return a member, with the host in its peer URL."""
     parts = urlsplit(listed.peer_urls[0])
     return EtcdMember(listed.name, parts.hostname or "", (parts.port or 1) - 1)
 

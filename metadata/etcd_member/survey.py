@@ -1,4 +1,4 @@
-"""The states of an etcd cluster's members. Each is asked separately, so a member that is away hides no other."""
+"""The states of an etcd cluster's members. Each is asked separately, so an unreachable member hides no other."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ ANSWER_SECONDS = 2.0  # for one answer of one member  # I15
 
 @dataclass(frozen=True, slots=True)
 class MemberState:
-    """One member. Fields of a member that does not answer have their defaults.
+    """The state of one member. If it does not answer, its fields have their defaults.
 
     Attributes:
-        name: of the member; empty if it did not say it, which is so before its first start.
-        leader: id of the member that it takes for the leader; 0: it knows none.
-        lag: entries of the common log that the member has not got and the one that is furthest has.
+        name: of the member; empty if it is unknown, as before its first start.
+        leader: id of the leader by this member's knowledge; 0: it knows none.
+        lag: entries of the common log that the member lacks and the most advanced member has.
         alarms: such as ``NOSPACE``.
         why: why it does not answer; empty if it does.
     """
@@ -57,7 +57,7 @@ class Survey:
 
     @property
     def quorum(self) -> int:
-        """The members that have to serve so that anything can be read or written."""
+        """The number of members that have to serve so that anything can be read or written."""
         return len(self.members) // 2 + 1
 
     @property
@@ -66,7 +66,7 @@ class Survey:
 
     @property
     def trouble(self) -> str:
-        """Why nothing can be read or written, with the way out; empty if all can."""
+        """Why nothing can be read or written, with the remedy; empty if everything can."""
         if self.has_quorum:
             return ""
         silent = [member.endpoint for member in self.members if member.why]
@@ -80,7 +80,7 @@ class Survey:
 
 
 async def survey(address: EtcdAddress) -> Survey:
-    """Return what each endpoint of an address says, waiting 2 s for each at most."""
+    """Return the answer of each endpoint of an address, waiting at most 2 s for each."""
     found = await asyncio.gather(*(asyncio.to_thread(_ask, address, endpoint) for endpoint in address.endpoints))
     names, alarms = _common(found)
     furthest = max((state.raft_index for state, _, _ in found), default=0)

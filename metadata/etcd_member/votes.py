@@ -1,4 +1,4 @@
-"""Changes of the members of a running etcd cluster, each by one call of etcd's own. Calls block."""
+"""Changes the members of a running etcd cluster, by one call of etcd's API for each change. Calls block."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _PROMOTE = "/etcdserverpb.Cluster/MemberPromote"
 
 
 class EtcdVotes:
-    """The list of members, as one that serves changes it.
+    """The list of members, changed through a serving member.
 
     Args:
         address: of the cluster, with its files of TLS.
-        endpoint: ``host:port`` of a member that serves and stays.
+        endpoint: ``host:port`` of a serving member that stays.
 
     Every method raises ServiceNotReadyError when etcd does not answer or refuses; a change may be repeated.
     """
@@ -59,7 +59,7 @@ class EtcdVotes:
             self._call(call, api.MemberRemoveRequest(ID=member_id))
 
     def remove(self, member_id: int) -> None:
-        """Take a member off the list; its process ends by itself."""
+        """Remove a member from the list; its process ends by itself."""
         api = etcd_api()
         with self._channel() as channel:
             self._call(api.ClusterStub(channel).MemberRemove, api.MemberRemoveRequest(ID=member_id))
@@ -72,7 +72,7 @@ class EtcdVotes:
             self._call(api.ClusterStub(channel).MemberUpdate, request)
 
     def hand_over(self, leader_endpoint: str, member_id: int) -> None:
-        """Have the leader give the leadership to a member."""
+        """Let the leader transfer the leadership to a member."""
         api = etcd_api()
         with self._channel(leader_endpoint) as channel:
             self._call(api.MaintenanceStub(channel).MoveLeader, api.MoveLeaderRequest(targetID=member_id))

@@ -8,7 +8,7 @@ from heliograph.metadata.store import MetadataStore, SessionState, Watch, Watche
 
 
 class Changes:
-    """A recursive watch on each of some nodes, and a call whenever the watches may have missed a change."""
+    """Recursive watches on some nodes, and a call whenever the watches may have missed a change."""
 
     def __init__(
         self, store: MetadataStore, paths: Sequence[str], on_event: Watcher, on_missed: Callable[[], None]
@@ -16,7 +16,7 @@ class Changes:
         """
         Args:
             on_event: called with every CREATED, CHANGED and DELETED at the nodes and below.
-            on_missed: called when the session is CONNECTED again: there may have been changes without an event.
+            on_missed: called when the session is CONNECTED again, as there may have been changes without an event.
         """
         self._store = store
         self._paths = paths

@@ -19,7 +19,7 @@ DEFAULT_NAMESPACE = "default"
 
 
 async def initialise(store: MetadataStore, *, bundles: int = NamespacePolicies().bundles) -> ClusterRecord:
-    """Create the cluster's permanent nodes, its record and the default namespace, where they are missing.
+    """Create the cluster's permanent nodes, its record and the default namespace, if they are missing.
 
     Idempotent, and safe to run from several processes at once: all get the same record. A failed call may have created
     some of the nodes; call again.
@@ -45,7 +45,7 @@ async def initialise(store: MetadataStore, *, bundles: int = NamespacePolicies()
 async def set_default_copies(store: MetadataStore, wanted: Persistence) -> None:
     """Give a default namespace of an older release the cluster's numbers of copies, unless an operator has set others.
 
-    Brokers do so for namespaces whose records tell what was set.
+    Brokers do so for namespaces whose records say which policies were set.
 
     Raises:
         RecordError: the namespace's record is damaged or from a newer version.
@@ -56,7 +56,8 @@ async def set_default_copies(store: MetadataStore, wanted: Persistence) -> None:
 
 
 def _with_copies(policies: NamespacePolicies, wanted: Persistence) -> NamespacePolicies | None:
-    """Return the policies with the cluster's numbers of copies; None if they have them, or were given their own."""
+    """Return the policies with the cluster's numbers of copies; None if they have these already, or numbers of their
+    own."""
     if policies.persistence == wanted or policies.own is not None:
         return None
     return replace(policies, persistence=wanted)

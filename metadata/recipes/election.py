@@ -52,7 +52,7 @@ class Election:
 
     @property
     def lost(self) -> asyncio.Event:
-        """Return the event that is set when the vote of the latest campaign is gone, and with it the leadership."""
+        """The event that is set when the vote of the latest campaign is gone, and with it the leadership."""
         return self._lost
 
     async def campaign(self) -> Leadership:
@@ -112,7 +112,7 @@ class Election:
         return None
 
     async def _advance(self, candidate: str) -> Leadership | None:
-        """Read the votes. Return the leadership, or None after setting a watch on the vote before ours."""
+        """Read the votes. Return the leadership, or set a watch on the vote before ours and return None."""
         own = await self._cast(candidate)
         votes = await self._votes()
         place = votes.index(own) if own in votes else -1

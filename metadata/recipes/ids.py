@@ -1,10 +1,10 @@
 """Ledger ids: unique over the life of the cluster, increasing, one write each, without conflicts between callers.
 
-Each ``set`` of a node returns a version that no other ``set`` of it returns; that version is the id. A lost reply
-skips an id, which does no harm. While a request of a session is under way, further callers wait, and the next request
-serves all of them: an id is assigned after its call began, so the ids of one topic grow with its owners (I12). Versions
-begin at 0 in a store that was filled from a backup or from another store. Such a store has a base, written before the
-cluster starts and never changed, which is added to the version. So each session reads it once.
+Each ``set`` of a node returns a version that no other ``set`` of it returns; that version is the id. A lost reply skips
+an id, which does no harm. While a request of a session is under way, further callers wait, and the next request serves
+all of them: an id is assigned after its call began, so the ids of one topic grow with its owners (I12). Versions begin
+at 0 in a store that was filled from a backup or from another store. Such a store has a base, which is added to the
+version. It is written before the cluster starts and never changes, so each session reads it once.
 """
 
 from __future__ import annotations
@@ -60,14 +60,14 @@ async def last_ledger_id(store: MetadataStore) -> int:
 
 
 class _Queue:
-    """The callers of one session that wait for ids. It must not refer to the store, which is its key."""
+    """The callers of one session that wait for ids. It must not refer to the store, which is its key in a weak mapping."""
 
     def __init__(self) -> None:
         self._waiting: list[asyncio.Future[int]] = []
         self._task: asyncio.Task[None] | None = None  # while a request is under way
 
     async def next(self, store: MetadataStore) -> int:
-        """Return an id. Raises what the request for it does."""
+        """Return an id. Raises the errors of the request for it."""
         mine: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._waiting.append(mine)
         if self._task is None:

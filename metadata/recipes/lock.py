@@ -1,4 +1,4 @@
-"""A lock between sessions: one session holds it, the others get it in the order of their requests.
+"""A lock between sessions: one session holds it, the others acquire it in the order of their requests.
 
 The lock is released when its holder's session ends, so a holder that stops running does not block the others. A
 former holder may continue without knowing; the token protects against that: the protected resource refuses a token
@@ -14,7 +14,7 @@ from heliograph.metadata.store import MetadataStore
 
 
 async def claim(store: MetadataStore, path: str, value: bytes = b"", *, parents: bool = False) -> bool:
-    """Create an ephemeral node, unless this session created it before and the reply was lost.
+    """Create an ephemeral node, unless this session has created it already and the reply was lost.
 
     Returns:
         True when this session holds the node, False when another session holds it or held it a moment ago.
@@ -46,7 +46,8 @@ class Lock:
         self._candidacy = Election(store, name, identity, parent=lock(name))
 
     async def acquire(self) -> Leadership:
-        """Wait until the lock is ours. A cancelled wait keeps our place in the queue: ``release`` deletes it.
+        """Wait until this contender holds the lock. A cancelled wait keeps its place in the queue: ``release`` deletes
+        it.
 
         Raises:
             SessionExpiredError: the session ended; a new store is needed.

@@ -15,10 +15,10 @@ POLL_SECONDS = 0.1
 
 
 async def require_vacant(store: MetadataStore, ours: Collection[str], wait_ms: int) -> None:
-    """Wait until no bookie or broker but ``ours`` is registered.
+    """Wait until no bookies or brokers except ``ours`` are registered.
 
     Args:
-        ours: the ids of the bookies and brokers of this cluster that run already.
+        ours: the ids of this cluster's bookies and brokers that already run.
         wait_ms: the time for sessions of a dead cluster to expire; a little more than their timeout.
 
     Raises:

@@ -1,4 +1,4 @@
-"""The progress of all replication workers, in metadata: each keeps an ephemeral record, and sums are made of them."""
+"""The progress of all replication workers, in metadata: each worker keeps an ephemeral record, and readers sum them up."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ class ProgressBoard:
         return RepairProgress(self._identity, **{name: statistics[name] for name in names})
 
     async def report(self, statistics: Mapping[str, Any]) -> None:
-        """Write the worker's record, unless it says so already. A record of an earlier session is overwritten, too.
+        """Write the worker's record if it has changed. A record of an earlier session is overwritten, too.
 
         Raises:
-            MetadataError: the outcome is unknown; the next report says the same and more.
+            MetadataError: the outcome is unknown; the next report includes this one.
         """
         record = self.record(statistics)
         path = paths.repair_worker(self._identity)
@@ -53,7 +53,7 @@ class ProgressBoard:
         self._reported = record
 
     async def workers(self) -> int:
-        """Return how many workers there are, at least 1."""
+        """The number of workers, at least 1."""
         return max(1, len(await self._names()))
 
     async def others(self) -> list[RepairProgress]:
@@ -77,9 +77,8 @@ class ProgressBoard:
 def summed(workers: Iterable[RepairProgress]) -> dict[str, Any]:
     """Return the sums over workers, and ``workers`` with the record of each by name.
 
-    Every worker tries each ledger with lost entries, or that no bookie can take copies of, so the largest of their
-    counts is that of the cluster.
-    ``bytes_per_second`` is the rate with which all of them copy at once.
+    Every worker tries each ledger that has lost entries or whose copies no bookie can take, so the largest of their
+    counts is the cluster's. ``bytes_per_second`` is the rate at which all of them copy together.
     """
     records = list(workers)
     failures = [record.last_failure for record in records if record.last_failure]

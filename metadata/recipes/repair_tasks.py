@@ -1,4 +1,4 @@
-"""The tasks of ledgers that lack good copies: created, extended, and told that entries are lost."""
+"""Creates and extends the tasks of ledgers that lack good copies, and notes lost entries in them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def extend_task(
         is_abandoned: the ledger is to be recovered if it is open and its last segment names one of the bookies.
 
     Returns:
-        False if the task named all of them already.
+        False if the task already named all of them.
 
     Raises:
         MetadataError: the outcome is unknown; calling again is safe.
@@ -76,9 +76,9 @@ async def extend_task(
 
 
 async def note_lost_entries(store: MetadataStore, task: Versioned[UnderReplicatedLedger], lost_entries: int) -> None:
-    """Record in a task how many entries the latest attempt found no good copy of.
+    """Record in a task the number of entries of which the latest attempt found no good copy.
 
-    A task that changed meanwhile, or was finished, stays as it is: its next attempt tells again.
+    A task that changed or was finished meanwhile stays as it is: its next attempt records the number again.
 
     Raises:
         MetadataError: the outcome is unknown; calling again is safe.
@@ -102,7 +102,7 @@ async def mark_underreplicated(
     """Add ``bookies`` to the ledger's task, or create one. A failure is logged only: periodic checks find it later.
 
     Args:
-        damaged: those of ``bookies`` that have copies with a wrong checksum.
+        damaged: the ``bookies`` that have copies with a wrong checksum.
     """
     try:
         await extend_task(store, ledger_id, bookies, damaged)

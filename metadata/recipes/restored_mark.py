@@ -1,7 +1,7 @@
 """The mark of a store that was filled from a backup. While it is there, ledgers that the store does not name are kept.
 
 A backup names the ledgers of its own time. Ledgers that were created later are on bookies, and nothing else says that
-they are wanted. So nothing that garbage collection infers from the store holds until an operator accepts the loss.
+they are wanted. So garbage collection must not rely on the store until an operator accepts the loss.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from heliograph.metadata.store import MetadataStore
 
 
 async def is_restored(store: MetadataStore) -> bool:
-    """Return whether the store came out of a backup that was not accepted.
+    """Return whether the store was restored from a backup that is not accepted.
 
     Raises:
         MetadataError: the store did not answer.

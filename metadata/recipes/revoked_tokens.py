@@ -1,6 +1,7 @@
-"""The list of tokens that were revoked, which every door follows.
+"""The list of revoked tokens, which every door follows.
 
-A node is named by the ``revocation_id`` of its token, which doors go by: a token whose record is damaged stays revoked.
+A node has the name of its token's ``revocation_id``, by which doors refuse it: a token whose record is damaged stays
+revoked.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class RevokedTokens:
     """The list, kept current by a watch. All calls on one event loop.
 
     Args:
-        on_change: called with the ``revocation_id`` of each token after each change.
+        on_change: called with the ``revocation_id`` of every token after each change.
     """
 
     def __init__(self, store: MetadataStore, on_change: Callable[[frozenset[str]], None]) -> None:
@@ -65,10 +66,10 @@ class RevokedTokens:
 async def following_revocations(
     connect: Callable[[], Awaitable[MetadataStore]], on_change: Callable[[frozenset[str]], None]
 ) -> AsyncIterator[None]:
-    """Follow the list for the length of the block, in a session of its own.
+    """Follow the list within the block, in a separate session.
 
     Args:
-        connect: opens the session; that of a renewing store, so that the list is followed when it is lost.
+        connect: opens the session; it should renew itself, so that the list is still followed after a loss.
         on_change: as of ``RevokedTokens``.
 
     Raises:
@@ -87,15 +88,15 @@ async def following_revocations(
 
 
 async def revoke(store: MetadataStore, token_id: str, expires_ms: int | None) -> None:
-    """Put a token on the list, and take those off it that have ended by themselves. Repeating it changes nothing, and
-    writes a damaged record again.
+    """Add a token to the list, and remove tokens that have expired. Repeating it changes nothing, except that it
+    rewrites a damaged record.
 
     Args:
         token_id: the token's claim ``jti``.
-        expires_ms: when the token ends by itself, in milliseconds since the epoch; None: never, or it is not known.
+        expires_ms: when the token expires, in milliseconds since the epoch; None: never, or it is not known.
 
     Raises:
-        ResourceError: the list is full of tokens that have not ended.
+        ResourceError: the list is full of tokens that have not expired.
         MetadataError: the store did not answer; the token may be revoked.
     """
     now = wall_ms()

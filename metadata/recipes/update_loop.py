@@ -33,11 +33,11 @@ async def update(store: MetadataStore, path: str, kind: type[R], change: Callabl
     """Replace the record at ``path`` by ``change`` of it, with compare-and-set.
 
     ``change`` takes the present record and returns the new one, or None for "nothing left to do". It is called again
-    after every conflict and after every lost reply, so it must check for the exact state that it acts on: for its own
-    earlier success it must return None. An error that it raises passes through and ends the update.  # I9
+    after every conflict and after every lost reply, so it must check for the exact state that it acts on: after its own
+    earlier success it must return None. An error that it raises passes through and ends the update. # I9
 
     Returns:
-        The present record with its version: the changed one, or the one found when nothing was left to do.
+        The present record with its version: the changed record, or the record found when nothing was left to do.
 
     Raises:
         NoNodeError, RecordError, SessionExpiredError: nothing more was changed.

@@ -1,4 +1,4 @@
-"""A session's calls over a connection: those that wait to be sent, in order, and those that wait for their answers."""
+"""A session's calls over a connection: a queue of calls to be sent, and the sent calls that wait for answers."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ C = TypeVar("C", bound=Call)
 
 
 class CallQueue(Generic[C]):
-    """All calls of one session. A call is sent once at most."""
+    """All calls of one session. A call is sent at most once."""
 
     def __init__(self, in_flight_max: int) -> None:
         """
         Args:
-            in_flight_max: how many calls may be sent and not answered; more wait their turn.
+            in_flight_max: the most calls that may be sent and not answered; further ones wait their turn.
         """
         self._in_flight_max = in_flight_max
         self.waiting: deque[C] = deque()  # to be sent, in this order
@@ -60,7 +60,7 @@ class CallQueue(Generic[C]):
         """Add a call, to be sent in its turn.
 
         Raises:
-            ConnectionLossError: too many calls wait already; this one is never sent.
+            ConnectionLossError: too many calls wait already; this call is never sent.
         """
         if len(self.waiting) >= CALLS_WAITING_MAX:  # I15
             raise ConnectionLossError(f"{CALLS_WAITING_MAX} metadata calls are waiting already", field="calls")
@@ -81,7 +81,7 @@ class CallQueue(Generic[C]):
         self._in_flight[key] = call
 
     def answered(self, key: Hashable) -> C | None:
-        """Return the call that an answer is for; None when no such call is known."""
+        """Remove and return the call that an answer is for; None if no such call is known."""
         return self._in_flight.pop(key, None)
 
     def oldest_sent_at(self) -> float | None:
@@ -96,6 +96,6 @@ class CallQueue(Generic[C]):
             call.fail(error)
 
     def fail_waiting(self, error: HeliographError, began_before: float | None = None) -> None:
-        """Fail the calls that were not sent; with ``began_before`` only those that began earlier."""
+        """Fail the calls that were not sent; with ``began_before``, only the calls that began earlier."""
         while self.waiting and (began_before is None or self.waiting[0].began_at < began_before):
             self.waiting.popleft().fail(error)

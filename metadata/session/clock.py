@@ -1,7 +1,7 @@
 """A session's state, the listeners of that state, and how long the store has been silent.
 
-The times are in ``metadata/session/limits.py``. The clock is the one that also runs while the machine sleeps, so a
-sleeper finds its session in doubt when it wakes.
+The times are in ``metadata/session/limits.py``. The clock also runs while the machine sleeps, so after waking up a
+process finds its session in doubt.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class SessionClock:
     def __init__(self, timeout: float) -> None:
         """
         Args:
-            timeout: seconds, as asked for; the session sets it to what is granted.
+            timeout: the requested seconds; the session sets it to the granted ones.
         """
         self._listeners: list[SessionListener] = []
         self._confirmed_at = math.inf
@@ -62,22 +62,22 @@ class SessionClock:
 
     @property
     def confirmed_at(self) -> float:
-        """When the latest request that was answered had been sent; infinity before there is one."""
+        """When the latest answered request was sent; infinity before there is one."""
         return self._confirmed_at
 
     @property
     def silent_seconds(self) -> float:
-        """The time since the latest request that was answered had been sent; 0 before there is one."""
+        """The time since the latest answered request was sent; 0 before there is one."""
         return max(0.0, now() - self._confirmed_at)
 
     @property
     def is_in_doubt(self) -> bool:
-        """Whether the session is over or may have ended at the store; exact, also when the loop was held up (I13)."""
+        """Whether the session is over or may have ended at the store; exact even if the loop was held up (I13)."""
         return self.state is SessionState.LOST or self.silent_seconds >= self.timeout * DOUBT_SHARE
 
     @property
     def over(self) -> SessionExpiredError:
-        """The error that the calls of a session that is over raise."""
+        """The error of calls in a session that is over."""
         return SessionExpiredError(f"metadata session {self.session_id:#x} is over")
 
     def check(self) -> None:
@@ -86,9 +86,9 @@ class SessionClock:
             raise self.over
 
     def confirm(self, sent_at: float) -> None:
-        """Note that the store answered a request that was sent then.
+        """Note that the store answered a request sent at ``sent_at``.
 
-        May be called on one other thread instead of the loop's.
+        It may be called on one thread other than the loop's.
         """
         if self._confirmed_at == math.inf or sent_at > self._confirmed_at:
             self._confirmed_at = sent_at
@@ -112,7 +112,7 @@ class SessionClock:
 
 
 def run_callback(name: str, callback: Callable[[T], None], argument: T) -> None:
-    """Call a user's function on the event loop. The loop's exception handler is told when it fails."""
+    """Call a user's function on the event loop. The loop's exception handler gets its exceptions."""
     try:
         callback(argument)
     except Exception as error:

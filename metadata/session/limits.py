@@ -1,4 +1,4 @@
-"""The bounds that the clients of every backend share, with units, and the times of a session.
+"""The bounds that the clients of all backends share, with units, and the times of a session.
 
 A session of the granted timeout T:
 - the client pings the store every T / PINGS_PER_TIMEOUT;

@@ -1,4 +1,4 @@
-"""One connection at a time for a session, made again when it breaks, until the store says that the session is over."""
+"""Keeps one connection for a session and replaces it when it breaks, until the store says that the session is over."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ class ReconnectingSession(MetadataSession):
     @property
     @abstractmethod
     def attempt_seconds(self) -> float:
-        """One attempt to attach, with the time that is left."""
+        """The time for one attempt to attach, if so much is left."""
 
     @abstractmethod
     async def attach(self, endpoint: str, seconds: float) -> None:
         """Connect to an endpoint and begin or resume the session there.
 
         Args:
-            seconds: how long that may take; what follows, such as setting watches again, is not limited by it.
+            seconds: how long that may take; later steps, such as setting watches again, are not limited by it.
 
         Raises:
             OSError, TimeoutError, ConnectionLossError: the endpoint cannot be reached.
@@ -38,7 +38,7 @@ class ReconnectingSession(MetadataSession):
 
     @abstractmethod
     def is_final(self, error: HeliographError) -> bool:
-        """Return whether an answer of an endpoint says that another attempt is of no use."""
+        """Return whether an endpoint's answer makes another attempt useless."""
 
 
 class Reconnector:
@@ -70,7 +70,7 @@ class Reconnector:
 
         Raises:
             ConnectionLossError: the deadline passed; lists each endpoint with its latest failure.
-            HeliographError: an endpoint has answered for good.
+            HeliographError: an endpoint gave a final answer.
         """
         pauses = Backoff(RECONNECT_PAUSE_MS, RECONNECT_PAUSE_MS_MAX, random.Random())
         while True:
@@ -85,7 +85,7 @@ class Reconnector:
             await asyncio.sleep(max(0.0, min(pauses.pause(), deadline() - now())))
 
     async def run(self) -> None:
-        """Attach the session whenever it has lost its connection. Return when it is LOST."""
+        """Attach the session whenever it has lost its connection. Return once it is LOST."""
         clock = self._session.clock
         while not clock.is_lost:
             await self._lost.wait()

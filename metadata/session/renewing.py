@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 
 
 class _OneShot:
-    """A one-shot watch, which is told at most once whatever session it was set in."""
+    """A one-shot watch, which is told at most once over all sessions in which it was set."""
 
     def __init__(self, path: str, missed: EventType, watcher: Watcher, standing: dict[_OneShot, None]) -> None:
         self.missed = WatchEvent(missed, path)  # what it is told when its session is over
@@ -67,10 +67,10 @@ class _Recursive:
 class RenewingStore(SessionStore):
     """A store that is SUSPENDED, not LOST, when its session is over, and CONNECTED again with a new one.
 
-    ``session_id`` tells a listener of CONNECTED whether the session is a new one: the ephemerals of the earlier ones
-    are gone then. Recursive watches stand in the new session. Each one-shot watch is told CHANGED, or CHILD, before
-    the session is CONNECTED again, whether its node changed or not. A call that meets the end of a session raises
-    ConnectionLossError. The store is LOST when it is closed.
+    By ``session_id`` a listener of CONNECTED sees whether the session is new: the ephemerals of earlier sessions are
+    gone then. Recursive watches are set in the new session. Each one-shot watch is told CHANGED, or CHILD, before the
+    session is CONNECTED again, whether its node changed or not. A call during which a session ends raises
+    ConnectionLossError. The store is LOST once it is closed.
     """
 
     def __init__(self, store: MetadataStore, connect: Connect) -> None:
@@ -216,7 +216,7 @@ class RenewingStore(SessionStore):
                 standing.set.cancel()
 
     def _use(self, store: MetadataStore) -> None:
-        """Go on in a session in which the watches stand."""
+        """Continue in a session in which the watches are set."""
         self._store = store
         self._clock.session_id = store.session_id
         self._clock.timeout = store.session_timeout_ms / 1000
@@ -267,7 +267,7 @@ class RenewingStore(SessionStore):
         self._use(store)
 
     async def _set_watches(self, store: MetadataStore) -> None:
-        """Set the recursive watches in a new session, also those that are set while others are being set."""
+        """Set the recursive watches in a new session, including watches that are added meanwhile."""
         done: set[_Recursive] = set()
         while left := [standing for standing in self._recursive if standing not in done]:
             for standing in left:

@@ -1,6 +1,6 @@
 """The head of every record that the backends store: a checksum over key and content, and the layout's version.
 
-Bytes 0-3 are the CRC32C of the key and then of everything from byte 4 on, byte 4 is the version. No I/O.
+Bytes 0-3 are the CRC32C of the key followed by everything from byte 4 on; byte 4 is the version. No I/O.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def sealed(key: bytes, body: bytes, version: int) -> bytes:
 
 
 def opened(key: bytes, stored: bytes, version: int, size_min: int) -> bytes:
-    """Return the value of a record that has one version, without its head; see ``opened_any``."""
+    """Return the value of a record of one version, without its head; see ``opened_any``."""
     return opened_any(key, stored, (version,), size_min)[1]
 
 
@@ -35,8 +35,8 @@ def opened_any(key: bytes, stored: bytes, versions: Sequence[int], size_min: int
     """Return the version of a record and its value without the head.
 
     Args:
-        versions: those that the caller reads.
-        size_min: the number of bytes that the value must have at least.
+        versions: the versions that the caller can read.
+        size_min: the least number of bytes of the value.
 
     Raises:
         RecordError: the record is cut short, damaged, or of another version.
@@ -56,8 +56,8 @@ def sealed_session(key: bytes, head: bytes, password: str, owner: str) -> bytes:
     """Return the record of a session.
 
     Args:
-        head: what the backend keeps of the session, always as long.
-        owner: the name of the client that took the session over last, "" for the one that began it.
+        head: the backend's data about the session, of fixed length.
+        owner: the name of the client that last took the session over, "" for the client that began it.
     """
     if not owner:
         return sealed(key, head + password.encode(), SESSION_VERSION)

@@ -34,7 +34,7 @@ class Pinging(Protocol):
         """Ask the store for a sign of life."""
 
     def drop(self) -> None:
-        """Break the connection: it has been silent for too long."""
+        """Break a connection that has been silent for too long."""
 
 
 class Heartbeat:
@@ -69,11 +69,11 @@ class Heartbeat:
             self._look(moment, held_up if held_up > tick else 0.0)
 
     def _look(self, moment: float, held_up: float = 0.0) -> None:
-        """Give up what has waited for too long.
+        """Fail the calls, and drop the connection, that have waited for too long.
 
         Args:
             held_up: seconds since the last look in which the loop did not run. Answers may be waiting to be read, so
-                they count against nothing.
+                these seconds do not count as silence.
         """
         if held_up:
             self._heard_at = moment
@@ -111,7 +111,7 @@ class MetadataSession(ABC):
     def __init__(self, timeout_ms: int) -> None:
         """
         Args:
-            timeout_ms: the session timeout that is asked for; the clock is told what is granted.
+            timeout_ms: the requested session timeout; the clock is told the granted one.
         """
         self._loop = asyncio.get_running_loop()
         self._tasks: list[asyncio.Task[None]] = []
@@ -170,7 +170,7 @@ class MetadataSession(ABC):
 
     @abstractmethod
     async def _end_at_store(self, state: SessionState) -> None:
-        """Ask the store to end the session, if it can be reached now; ``state`` is that before the end."""
+        """Ask the store to end the session, if it can be reached now; ``state`` is the state before the end."""
 
     @abstractmethod
     def drop(self) -> None:

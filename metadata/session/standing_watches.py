@@ -1,7 +1,7 @@
 """The standing watches of one client session, for every backend.
 
-A watch is added before or after the read that comes with it and armed with what that read said of the node, so that
-after a lost connection the session can tell what the watch missed. A watch stands until its watcher is called.
+A watch is added before or after its read and armed with the node as read, so that after a lost connection the session
+can find the event that the watch missed. A watch stands until its watcher is called.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class StandingWatch(WatchEntry):
     zxid: int = NO_NODE_ZXID  # the mzxid; of a child watch the pzxid
 
     def arm(self, node: NodeZxids | None) -> None:
-        """Note that the store has set the watch on the node as it is given, None for no node."""
+        """Note that the store has set the watch; the node was as given then, None: there was none."""
         assert not self.is_armed, "a watch is armed once"
         self.is_armed = True
         if node is not None:
@@ -40,7 +40,7 @@ class StandingWatch(WatchEntry):
             self.zxid = node.pzxid if self.kind is WatchKind.CHILD else node.mzxid
 
     def missed(self, node: NodeZxids | None) -> EventType | None:
-        """Return the event that the watch has missed if the node is as it is given now, or None."""
+        """Return the event that the watch has missed, given the present node; None if it has missed none."""
         return missed_event(self.kind, node, self.czxid, self.zxid) if self.is_armed else None
 
 
@@ -51,7 +51,7 @@ class StandingWatches(WatchTable[S]):
     """All watches of one session."""
 
     def deliver(self, watch: S, event: WatchEvent) -> None:
-        """Call the watcher of a watch that still stands. A one-shot watch is removed first."""
+        """Call the watcher of a watch, unless it was removed. A one-shot watch is removed first."""
         if watch not in self:
             return
         if watch.kind is not WatchKind.RECURSIVE:

@@ -1,4 +1,4 @@
-"""Tables of watches: which watch is told of which event. No I/O.
+"""Tables of watches, which choose the watches that are told of an event. No I/O.
 
 A data watch fires once at CREATED, CHANGED or DELETED of its path (``get`` and ``exists`` leave it). A child watch
 fires once at CHILD or DELETED. A recursive watch fires at every CREATED, CHANGED and DELETED of its path and below,
@@ -73,11 +73,11 @@ class WatchTable(Generic[W]):
         return entry
 
     def get(self, number: int) -> W | None:
-        """Return the watch of that number, or None when it was removed."""
+        """Return the watch of a number, or None if it was removed."""
         return self._entries.get(number)
 
     def remove(self, entry: W) -> bool:
-        """Remove a watch. Return False when it has fired or was removed already."""
+        """Remove a watch. Return False if it has fired or was already removed."""
         if self._entries.pop(entry.number, None) is None:
             return False
         at_path = self._at[entry.kind][entry.path]
@@ -93,7 +93,7 @@ class WatchTable(Generic[W]):
         assert not any(self._at.values()), "no watch stands outside of the table"
 
     def matching(self, event: WatchEvent) -> list[W]:
-        """Return the watches that the event is for. None is removed."""
+        """Return the watches that match the event. None is removed."""
         found = [entry for kind in _FIRES[event.type] for entry in self._at[kind].get(event.path, ())]
         recursive = self._at[WatchKind.RECURSIVE]
         if event.type is EventType.CHILD or not recursive:
@@ -106,7 +106,7 @@ class WatchTable(Generic[W]):
         return found
 
     def fire(self, event: WatchEvent) -> list[W]:
-        """Return the watches that the event is for, and remove those that fire once."""
+        """Return the watches that match the event, and remove those of them that fire once."""
         fired = self.matching(event)
         for entry in fired:
             if entry.kind is not WatchKind.RECURSIVE:
@@ -115,7 +115,7 @@ class WatchTable(Generic[W]):
 
 
 class NodeZxids(Protocol):
-    """The transactions that changed a node, as the node or its stat tells them."""
+    """The transactions that changed a node, as in the node or its stat."""
 
     @property
     def czxid(self) -> int:
@@ -134,7 +134,7 @@ def missed_event(kind: WatchKind, node: NodeZxids | None, czxid: int, zxid: int)
     """Return the event that a one-shot watch missed while it could not be told, or None.
 
     Args:
-        node: the node as it is now, None when there is none.
+        node: the present node, None if there is none.
         czxid: the czxid that the node had when the watch was set, or NO_NODE_ZXID.
         zxid: the mzxid that the node had then; for a child watch, the pzxid.
     """

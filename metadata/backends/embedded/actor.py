@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class StoreAccess:
-    """How the clients of a store are let in: by the cluster's secret, one a line, and over mutual TLS."""
+    """The requirements of a store for its clients: the cluster's secret, one per line, and mutual TLS."""
 
     secret: str | None = field(default=None, repr=False)
     tls: PeerTlsFiles | None = None
@@ -34,9 +34,9 @@ class StoreAccess:
 class MetadataActor:
     """The server of one directory in this process; ``heliograph/cluster`` makes it a Ray actor.
 
-    An actor that Ray restarts serves again on its own, at the address that it had. When the disk fails the part
-    ends, and the restarted one reads what is on the disk. A call that is lost with it has changed nothing: clients use
-    the server's socket, not these methods.
+    After a restart by Ray the actor serves again by itself, at its old address. If the disk fails, the process ends,
+    and the next one reads the disk again. A lost call has changed nothing: clients use the server's socket, not these
+    methods.
     """
 
     def __init__(
@@ -49,10 +49,10 @@ class MetadataActor:
         """
         Args:
             directory: the directory of the store, on a disk of this node.
-            listen: where, and the host that clients are given. Port 0 takes a free port at the first start and the same
-                one at every later start.
+            listen: the address to bind to, and the host that clients are given. Port 0: a free port is chosen at the
+                first start and kept at every later start.
             limits: of the server; None: the defaults.
-            access: how clients are let in; None: any is, over plain connections.
+            access: what is required of clients; None: nothing, and connections are plain.
         """
         assert __debug__, "run without -O: the server relies on its asserts"
         self._directory = Path(directory)

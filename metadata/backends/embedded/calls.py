@@ -36,14 +36,14 @@ class EmbeddedRequest(Call):
 
 
 class EmbeddedRequests(CallQueue[EmbeddedRequest]):
-    """All requests of one session, by the numbers that ``numbers`` gives."""
+    """All requests of one session, by the numbers that ``numbers`` yields."""
 
     def __init__(self) -> None:
         super().__init__(REQUESTS_IN_FLIGHT_MAX)
         self.numbers = itertools.count(1)
 
     def settle(self, number: int, code: int, result: Any) -> tuple[float, HeliographError | None] | None:
-        """Answer or fail the request of an answer.
+        """Complete the request that an answer belongs to.
 
         Return when it was sent, and its error; None for an unknown request.
         """

@@ -49,15 +49,15 @@ class EmbeddedStore(SessionStore):
         """Begin a session, or take one over.
 
         Args:
-            session_timeout_ms: asked for; the server keeps it within its bounds.
+            session_timeout_ms: the requested timeout; the server keeps it within its bounds.
             connect_timeout_ms: how long to try to connect.
             token: of the session to take over, as for ``connect_store``.
-            tls: of the connection; None: it is plain.
-            secret: the cluster's, one a line. With one, a server that does not know it gets no requests.
+            tls: for the connection; None: it is plain.
+            secret: the cluster's secrets, one per line. If given, a server that knows none of them gets no requests.
 
         Raises:
             ConnectionLossError: the server could not be reached in time; says why.
-            AuthenticationError: the server does not know the secret, or asks for one that this client does not have.
+            AuthenticationError: the server does not know the secret, or requires one that this client lacks.
             BadRequestError: the server speaks another version of the protocol, or the token is malformed.
             SessionExpiredError: the session to be taken over has ended, or its password is wrong.
         """

@@ -4,7 +4,7 @@ A frame is a u32 (big endian) length and that many bytes of msgpack: one array. 
 arguments...]``; the server answers ``[request id, code, result]`` and sends notices ``[0, notice, ...]``.
 
 The version in a greeting is that of the protocol in its low byte, and above it the number of the client's release. A
-server from before releases were said refuses such a number; the client then says the protocol alone.
+server that predates release numbers refuses such a version; the client then sends the protocol's version alone.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class EmbeddedOp(enum.IntEnum):
 
 
 class Notice(enum.IntEnum):
-    """The kinds of notices: what a server sends without a request."""
+    """The kinds of notices: frames that a server sends without a request."""
 
     EVENT = 1  # watch id, event type, path
     SESSION_ENDED = 2
@@ -112,7 +112,7 @@ _EVENTS = {code: kind for kind, code in _EVENT_CODES.items()}
 
 
 class EmbeddedFrameDecoder:
-    """A stream of bytes, cut into frames of at most ``frame_bytes_max``.
+    """Cuts a stream of bytes into frames of at most ``frame_bytes_max``.
 
     Args:
         joins_answers: join the frames of a large answer, which only a server sends.
@@ -127,16 +127,16 @@ class EmbeddedFrameDecoder:
 
     @property
     def buffered(self) -> int:
-        """The bytes of a frame that is not complete yet."""
+        """The number of buffered bytes of the incomplete frame."""
         return len(self._buffer)
 
     @property
     def missing(self) -> int:
-        """The bytes that it is known to lack."""
+        """The number of bytes that the incomplete frame is known to lack."""
         return self._wanted - len(self._buffer)
 
     def clear(self) -> None:
-        """Free what is held of a frame. The stream cannot be read any further."""
+        """Free the buffered bytes. The stream cannot be read any further."""
         self._buffer = bytearray()
         self._parts.clear()
 
@@ -184,7 +184,7 @@ def encode_answer(items: Sequence[Any], *, joins_answers: bool) -> bytes:
     """Return an answer in one frame, or in several if it is larger.
 
     Args:
-        joins_answers: whether the client joins frames. One from before releases were said does not.
+        joins_answers: whether the client joins frames; clients that predate release numbers do not.
 
     Raises:
         ValueTooLargeError: it would be above ANSWER_BYTES_MAX, or above the one frame that the client reads.
@@ -235,12 +235,12 @@ def encode_frame(items: Sequence[Any]) -> bytes:
 
 
 def greeting_version(*, with_release: bool) -> int:
-    """Return the version that a client says."""
+    """Return the version that a client sends in its greeting."""
     return PROTOCOL_VERSION | (own_release().number << _RELEASE_SHIFT if with_release else 0)
 
 
 def split_version(version: int) -> tuple[int, Release]:
-    """Return the protocol version and the release that a client says."""
+    """Split the version of a greeting into the protocol's version and the client's release."""
     return version & (1 << _RELEASE_SHIFT) - 1, release_numbered(version >> _RELEASE_SHIFT)
 
 
@@ -249,7 +249,7 @@ def says_release(version: int) -> bool:
 
 
 def encode_error(request_id: int, error: HeliographError) -> bytes:
-    """Return the answer that carries an error of the table."""
+    """Encode the answer for an error of the table."""
     index = getattr(error, "operation_index", None)
     return encode_frame([request_id, _CODES[type(error)], [str(error), error.field, error.limit, index]])
 
@@ -271,7 +271,7 @@ def decode_error(code: int, details: Any) -> HeliographError:
 
 
 def encode_operation(operation: Operation) -> list[Any]:
-    """Return an operation as APPLY carries it."""
+    """Encode an operation for APPLY."""
     match operation:
         case Create(path, value, ephemeral, sequence, 0):
             return [_Kind.CREATE, path, value, ephemeral, sequence]
@@ -300,10 +300,10 @@ _BUILDERS: dict[int, tuple[type[Operation], tuple[type | tuple[type, ...], ...]]
 
 
 def decode_operation(items: Any) -> Operation:
-    """Return the operation that ``encode_operation`` made the items of.
+    """Decode the items that ``encode_operation`` made.
 
     Raises:
-        MetadataProtocolError: they are no operation.
+        MetadataProtocolError: the items are no operation.
     """
     if not isinstance(items, list) or not items or type(items[0]) is not int or items[0] not in _BUILDERS:
         raise MetadataProtocolError(f"{items!r:.200} is not an operation")
@@ -336,10 +336,10 @@ def encode_stat(stat: Stat) -> list[int]:
 
 
 def decode_stat(items: Any) -> Stat:
-    """Return the stat that ``encode_stat`` made the items of.
+    """Decode the items that ``encode_stat`` made.
 
     Raises:
-        MetadataProtocolError: they are no stat.
+        MetadataProtocolError: the items are no stat.
     """
     check_arguments(items, _STAT)
     return Stat(*items)
@@ -353,7 +353,7 @@ def decode_event(items: Any) -> tuple[int, WatchEvent]:
     """Return watch id and event of the notice EVENT.
 
     Raises:
-        MetadataProtocolError: they are no event.
+        MetadataProtocolError: the items are no event.
     """
     check_arguments(items, (int, int, str))
     watch_id, code, path = items
@@ -366,7 +366,7 @@ def watched_path(item: Any) -> str:
     """Return the path of a watch in RESET_WATCHES.
 
     Raises:
-        MetadataProtocolError: it is no watch.
+        MetadataProtocolError: the items are no watch.
     """
     check_arguments(item, (int, int, str, int, int))
     path: str = item[2]

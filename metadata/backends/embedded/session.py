@@ -68,7 +68,7 @@ class EmbeddedSession(QueuedSession[EmbeddedRequest], ReconnectingSession):
         tls: ClientTls | None = None,
         secret: str | None = None,
     ) -> EmbeddedSession:
-        """Begin a new session, or take the one of an id and a password over.
+        """Begin a new session, or take over the session with the id and password in ``known``.
 
         Raises:
             ConnectionLossError: no answer within ``connect_ms``; says what happened last.
@@ -104,7 +104,7 @@ class EmbeddedSession(QueuedSession[EmbeddedRequest], ReconnectingSession):
         """Send a request, and return the future of its answer. Requests are sent in the order of these calls.
 
         Args:
-            on_result: called with the result before anything that the server sent later is looked at.
+            on_result: called with the result before any later frame of the server is handled.
 
         Raises:
             ConnectionLossError: there was no connection to send it on, or no answer came.
@@ -188,7 +188,7 @@ class EmbeddedSession(QueuedSession[EmbeddedRequest], ReconnectingSession):
         return f"the metadata store at {self._endpoint}"
 
     async def _greet(self, op: EmbeddedOp, arguments: tuple[Any, ...]) -> Any:
-        """Send a request that says our version."""
+        """Send the greeting, which names our version."""
         try:
             return await self._request(op, (MAGIC, greeting_version(with_release=True), *arguments))
         except BadRequestError as error:
@@ -223,7 +223,7 @@ class EmbeddedSession(QueuedSession[EmbeddedRequest], ReconnectingSession):
             await self._request(EmbeddedOp.RESET_WATCHES, (items[start : start + RESET_WATCHES_MAX],))
 
     async def _request(self, op: EmbeddedOp, arguments: tuple[Any, ...]) -> Any:
-        """Send a request of the session's own, ahead of every waiting call, and wait for its answer."""
+        """Send a request on behalf of the session, ahead of every waiting call, and wait for its answer."""
         if self._channel is None:
             raise ConnectionLossError("the connection was lost")
         future: asyncio.Future[Any] = self._loop.create_future()

@@ -57,7 +57,7 @@ class EtcdStore(SessionStore):
 
         Args:
             url: see ``EtcdAddress.parse``.
-            session_timeout_ms: asked for; etcd counts in seconds and has a minimum of two by default.
+            session_timeout_ms: the requested timeout; etcd counts in seconds, and its minimum is two by default.
             connect_timeout_ms: how long to try, all endpoints together.
             token: of the session to take over, as for ``connect_store``.
 
@@ -65,7 +65,7 @@ class EtcdStore(SessionStore):
             InvalidConfigError: the URL is malformed, or a file that it names cannot be read.
             ConnectionLossError: no endpoint could be reached in time; names each and its failure.
             NotPermittedError: the user or the password is refused.
-            RecordError: the prefix holds what this version cannot read.
+            RecordError: the prefix holds data that this version cannot read.
             SessionExpiredError: the session to be taken over has ended, or its password is wrong.
             BadRequestError: the token is malformed.
         """

@@ -1,7 +1,7 @@
 """Renewal of a session's lease, on a thread and a connection of its own: a busy event loop costs no session.
 
-A loop that is dead rather than busy must not keep its ephemerals for ever: the thread stops renewing when the loop has
-shown no sign of life for LOOP_STALL_SECONDS_MAX.
+A dead event loop must not keep its ephemerals for ever: the thread stops renewing if the loop has shown no sign of life
+for LOOP_STALL_SECONDS_MAX.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class LeaseKeeper:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop renewing. Does not wait for the thread."""
+        """Stop renewing, without waiting for the thread."""
         self._stopped.set()
         self._drop()
 

@@ -76,7 +76,7 @@ class EtcdSession(ReconnectingSession):
         Raises:
             ConnectionLossError: no endpoint could be reached in time; names each and its failure.
             NotPermittedError: the user or the password is refused.
-            RecordError: the prefix holds what this version cannot read.
+            RecordError: the prefix holds data that this version cannot read.
             InvalidConfigError: a file of the URL cannot be read.
             SessionExpiredError: there is no session of that id and password.
         """
@@ -115,7 +115,7 @@ class EtcdSession(ReconnectingSession):
         return min(CALL_SECONDS_MAX, max(self.clock.timeout * SILENCE_SHARE, ATTEMPT_SECONDS_MIN))
 
     async def until_connected(self, began_at: float, tried_since: float) -> EtcdConnection:
-        """Return a connection, for a call that began, and was first sent, at these times.
+        """Return a connection for a call; ``began_at`` and ``tried_since`` are when it began and was first sent.
 
         Raises:
             ConnectionLossError: none in time.
@@ -136,7 +136,7 @@ class EtcdSession(ReconnectingSession):
                     await self._connected.wait()
 
     def give_up(self, connection: EtcdConnection, error: HeliographError) -> None:
-        """Replace a connection that has failed. Nothing happens if it is not the session's any more."""
+        """Replace a failed connection. Nothing happens if the session has another one already."""
         if connection is not self._connection:
             return
         self._reconnector.connection_lost(connection.endpoint, error)
@@ -248,7 +248,7 @@ class EtcdSession(ReconnectingSession):
         raise ConnectionLossError("another client uses the session without a pause")
 
     async def _lay_out(self, connection: EtcdConnection) -> None:
-        """Create the root in an empty prefix; check that this version can read what is there."""
+        """Create the root in an empty prefix; otherwise check that this version can read the data there."""
         requests, keys = self.requests, self.requests.keys
         root = keys.node(ROOT)
         puts = [
@@ -278,7 +278,7 @@ class EtcdSession(ReconnectingSession):
         return int(answer.header.revision)
 
     async def _probe_forever(self) -> None:
-        """Ask the connection for a sign of life; the lease has one of its own."""
+        """Check at intervals that the connection is alive; the lease is renewed separately."""
         while True:
             await asyncio.sleep(self.clock.timeout / PINGS_PER_TIMEOUT)
             connection = self._connection

@@ -67,8 +67,8 @@ class ZooKeeperStore(SessionStore):
         """Begin a session, or take one over.
 
         Args:
-            endpoints: host and port of each server that may be asked.
-            session_timeout_ms: asked for; the server keeps it within its bounds.
+            endpoints: host and port of each server.
+            session_timeout_ms: the requested timeout; the server keeps it within its bounds.
             connect_timeout_ms: how long to try to connect.
             credentials: user and password for ZooKeeper's "digest" scheme.
             token: of the session to take over, as for ``connect_store``.
@@ -197,7 +197,7 @@ class ZooKeeperStore(SessionStore):
 
 @dataclass(frozen=True, slots=True)
 class _Listing:
-    """The sorted names of the children of a node whose ids of creation and of the last change of children are known."""
+    """The sorted names of a node's children, with the zxids that created the node and last changed its children."""
 
     path: str
     pzxid: tuple[int, int]
@@ -205,7 +205,7 @@ class _Listing:
 
 
 async def _end(endpoints: Sequence[str], auth: Sequence[tuple[str, str]], client_id: tuple[int, bytes]) -> None:
-    """Take a session over, only to close it, unless it is over or has another password.
+    """Take a session over and close it. Nothing happens if it is over or has another password.
 
     Raises:
         ConnectionLossError: no server could be reached.

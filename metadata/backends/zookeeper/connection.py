@@ -1,6 +1,6 @@
 """One connection to a ZooKeeper server: requests as kazoo encodes them, their answers in order, and watch events.
 
-kazoo's own client has threads, begins another session when one has expired, and drops watchers when a connection
+kazoo's own client uses threads, begins another session after an expired one, and drops watchers when a connection
 breaks. So only its codec is used here.
 """
 
@@ -33,10 +33,10 @@ Settled = Callable[[Any, BaseException | None], object]  # gets the answer as ka
 
 
 class ZooKeeperConnection(asyncio.Protocol):
-    """A connection, from ``open`` until ``on_lost`` is called, once. After that every unanswered request fails.
+    """A connection, from ``open`` until ``on_lost`` is called, once. Unanswered requests fail then.
 
     Attributes:
-        zxid: of the newest change that the server has told of.
+        zxid: of the newest change that the server has reported.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class ZooKeeperConnection(asyncio.Protocol):
         """Connect to ``host:port`` and return what ``begin`` returns, which asks for the session.
 
         Raises:
-            ConnectionLossError: that took longer, or failed; says how.
+            ConnectionLossError: it took longer, or failed; says how.
             NotPermittedError: as ``begin``.
         """
         host, _, port = endpoint.rpartition(":")
@@ -76,10 +76,10 @@ class ZooKeeperConnection(asyncio.Protocol):
     async def begin(
         self, timeout_ms: int, session_id: int, password: bytes, zxid: int, auth: Sequence[tuple[str, str]]
     ) -> Connect | None:
-        """Begin a session, or resume the one of an id that is not 0. Return what was granted, None if it is over.
+        """Begin a session, or resume it if its id is not 0. Return the granted session, None if it is over.
 
         Args:
-            zxid: of the newest change that the client has heard of; a server that is behind it refuses the client.
+            zxid: of the newest change that the client knows; a server that is behind it refuses the client.
             auth: scheme and credential of each identity to present.
 
         Raises:
@@ -99,7 +99,8 @@ class ZooKeeperConnection(asyncio.Protocol):
         return granted
 
     async def end(self, timeout_ms: int, session_id: int, password: bytes, auth: Sequence[tuple[str, str]]) -> None:
-        """Take a session over and close it, unless it is over. All is sent at once: its owner is about to come back.
+        """Take a session over and close it, unless it is over. All is sent at once, because its owner is about to
+        reconnect.
 
         Raises:
             ConnectionLossError: the connection ended before it was closed.
@@ -127,7 +128,7 @@ class ZooKeeperConnection(asyncio.Protocol):
         return self._granted
 
     def submit(self, request: Any, settled: Settled, xid: int = 0) -> None:
-        """Send a request, and call ``settled`` once, before anything that the server sends later is looked at."""
+        """Send a request. ``settled`` is called once, before any later message of the server is handled."""
         if self._is_over:
             settled(None, ConnectionLoss())
             return

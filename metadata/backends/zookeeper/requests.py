@@ -1,4 +1,5 @@
-"""The requests to ZooKeeper as kazoo sends them, with the two that kazoo lacks; kazoo's errors and stats as ours."""
+"""The requests to ZooKeeper as kazoo encodes them, the requests that kazoo lacks, and the translation of its errors and
+stats."""
 
 from __future__ import annotations
 
@@ -92,7 +93,7 @@ class KazooAddWatch:
 
 @dataclass(frozen=True, slots=True)
 class CreateOfKind:
-    """The request that creates a container, or a node with a time to live where the server allows that."""
+    """The request that creates a container, or a node with a time to live if the server allows that."""
 
     path: str
     value: bytes | None
@@ -160,7 +161,7 @@ class RemoveWatches:
 
 
 def read(kind: WatchKind, path: str, *, watched: bool) -> Any:
-    """Return a request that reads what a watch of ``kind`` compares, and sets the watch if ``watched``."""
+    """Return a request that reads the data that a watch of ``kind`` compares, and sets the watch if ``watched``."""
     if kind is WatchKind.RECURSIVE:
         return KazooAddWatch(path)
     request = GetChildren2 if kind is WatchKind.CHILD else Exists
@@ -191,7 +192,8 @@ def write(operation: Operation, acl: Sequence[Any]) -> Any:
 
 
 def _sent(version: int) -> int:
-    """Return the version to compare; one for which the protocol has no room is no node's, as any below ANY_VERSION."""
+    """Return the version to compare. A version that the protocol cannot express matches no node, like any below
+    ANY_VERSION."""
     return version if ANY_VERSION <= version <= _VERSION_MAX else ANY_VERSION - 1
 
 

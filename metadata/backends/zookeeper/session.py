@@ -37,12 +37,12 @@ from heliograph.metadata.znode import ROOT, parent_of
 
 
 class ZooKeeperWatches(StandingWatches[StandingWatch]):
-    """All watches of one session, and which of them are set with the server.
+    """All watches of one session, and which of them are set on the server.
 
-    ZooKeeper keeps one watch per session, kind and path and tells events by path; who is told of one is decided here.
+    ZooKeeper keeps one watch per session, kind and path and reports events by path; their recipients are chosen here.
     Up to 3.8 a server keeps one *mode* per session and path: a one-shot watch set on the very path of a recursive one
-    turns that into a one-shot too. So while a recursive watch stands on a path, no other is set there with the server,
-    and the one-shot watches of that path are told of the events of the recursive one, which are all that they wait for.
+    turns that into a one-shot too. So while there is a recursive watch on a path, no other watch is set there on the
+    server, and the one-shot watches of that path are told of its events, which include all that they wait for.
     """
 
     def __init__(self) -> None:
@@ -50,11 +50,11 @@ class ZooKeeperWatches(StandingWatches[StandingWatch]):
         self._recursive: Counter[str] = Counter()  # paths on which a recursive watch stands, or was just asked for
 
     def is_recursive(self, path: str) -> bool:
-        """Return whether a recursive watch stands on exactly this path."""
+        """Return whether there is a recursive watch on exactly this path."""
         return self._recursive[path] > 0
 
     def expect_recursive(self, path: str) -> None:
-        """Note that a recursive watch on the path is being asked for."""
+        """Note that a recursive watch on the path is being requested."""
         self._recursive[path] += 1
 
     def forget_recursive(self, path: str) -> bool:
@@ -67,7 +67,7 @@ class ZooKeeperWatches(StandingWatches[StandingWatch]):
         return False
 
     def recipients(self, event: WatchEvent) -> list[tuple[StandingWatch, WatchEvent]]:
-        """Return the watches that an event of the server is for, each with the event to deliver."""
+        """Return the watches that match an event of the server, each with the event to deliver."""
         told = [(watch, event) for watch in self.matching(event)]
         if event.type in (EventType.CREATED, EventType.DELETED) and event.path != ROOT:
             parent = parent_of(event.path)
@@ -145,7 +145,7 @@ class ZooKeeperSession(QueuedSession[ZooKeeperRequest], ReconnectingSession):
         is_movable: bool = False,
         client_id: tuple[int, bytes] | None = None,
     ) -> ZooKeeperSession:
-        """Begin a new session, or take the one of ``client_id`` over.
+        """Begin a new session, or take over the session of ``client_id``.
 
         Raises:
             ConnectionLossError: no session within ``connect_ms``; lists each endpoint with what happened there.
@@ -184,7 +184,7 @@ class ZooKeeperSession(QueuedSession[ZooKeeperRequest], ReconnectingSession):
         Args:
             what: the path, for error messages.
             size: its approximate number of bytes.
-            hook: called with the reply before anything that the server sent later is looked at.
+            hook: called with the reply before any later message of the server is handled.
 
         Raises:
             ConnectionLossError: there was no connection to send it on, or no answer came.
@@ -344,11 +344,11 @@ class ZooKeeperSession(QueuedSession[ZooKeeperRequest], ReconnectingSession):
         self._connection.submit(call.make(), partial(self._on_reply, call))
 
     def _tell_server(self, request: Any, hook: Hook | None = None) -> None:
-        """Send a request of the session's own, ahead of every waiting call."""
+        """Send a request on behalf of the session, ahead of every waiting call."""
         self._send(ZooKeeperRequest(getattr(request, "path", "/"), lambda: request, 0, hook, None))
 
     def _set_again(self, watches: Sequence[StandingWatch], then: Callable[[], object]) -> None:
-        """Set watches again with the server, tell those that missed something, and call ``then`` when all stand."""
+        """Set watches on the server again, tell those that missed an event, and call ``then`` when all are set."""
         groups: dict[tuple[WatchKind, str], list[StandingWatch]] = {}
         for watch in watches:
             groups.setdefault((watch.kind, watch.path), []).append(watch)
@@ -418,7 +418,7 @@ class ZooKeeperSession(QueuedSession[ZooKeeperRequest], ReconnectingSession):
 
 
 def _stat_in(answer: Any) -> Stat | None:
-    """Return the stat in the answer to a read; None when the node is not there."""
+    """Return the stat in the answer to a read; None if there is no node."""
     if answer is None or answer is True:
         return None
     return requests.stat_of(answer[1] if isinstance(answer[0], bytes | list | type(None)) else answer)

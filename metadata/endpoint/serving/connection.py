@@ -1,10 +1,10 @@
 """The connection of one client: bytes in, requests in their order, answers and events out.
 
-Consecutive writes run concurrently. Every other request begins when all requests before it are answered, and the next
-one waits for it: a read sees the client's own writes before it and none after it.
+Consecutive writes run concurrently. Every other request begins after all earlier ones are answered, and the next one
+waits for it: a read sees the client's earlier writes and no later ones.
 
-A request that was begun is finished even when the client disconnects; its outcome is as unknown to the client as
-after any lost connection.
+A request in progress is finished even if the client disconnects; as after any lost connection, the client does not know
+the outcome.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ quiet = QuietLog(log)
 
 
 class Host(Protocol):
-    """The endpoint, as far as a connection needs it."""
+    """The interface of the endpoint for its connections."""
 
     sessions: SessionTable
     directory: AclDirectory
@@ -73,7 +73,8 @@ class Host(Protocol):
 
 
 class EndpointConnection(FramedConnection, asyncio.Protocol):
-    """One client's connection. ``session`` is None until it ``is_admitted``, and after it has closed its session."""
+    """One client's connection. ``session`` is None until the client ``is_admitted``, and after it has closed its
+    session."""
 
     def __init__(self, host: Host) -> None:
         self._cutter = FrameCutter()
@@ -96,7 +97,7 @@ class EndpointConnection(FramedConnection, asyncio.Protocol):
 
     @property
     def is_established(self) -> bool:
-        """Whether the client has a session and, where it has to, has shown who it is."""
+        """Whether the client has a session and, if it must, has authenticated."""
         return self.is_admitted and self.caller is not None and self.caller.is_authenticated
 
     def facts(self) -> ConnectionFacts:
@@ -333,7 +334,7 @@ class EndpointConnection(FramedConnection, asyncio.Protocol):
             self._finish()
 
     def _finish(self) -> None:
-        """Close the socket after the queued answers were sent."""
+        """Close the socket after sending the queued answers."""
         self._begin_closing()
         if self._transport is not None:
             self._transport.close()

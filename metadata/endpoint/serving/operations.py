@@ -1,4 +1,4 @@
-"""The operations of one connection: from a request to the body of its answer."""
+"""The operations of one connection: each turns a request into the body of its answer."""
 
 from __future__ import annotations
 
@@ -85,8 +85,8 @@ class Operations:
     def may_overlap(self, request: EndpointRequest) -> bool:
         """Return whether the request may begin while other such requests are in progress.
 
-        It may if it is a ping, or a write that calls the store once before it waits for anything, so that the store
-        gets the writes in the order of the requests.
+        Pings may, and writes that call the store once, before they wait for anything: the store then gets the writes in
+        the order of the requests.
         """
         if request.op is OpCode.PING:
             return True

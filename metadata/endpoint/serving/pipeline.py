@@ -24,7 +24,7 @@ class RequestOutcome:
 
 @dataclass(eq=False, slots=True)
 class _PipelinedRequest:
-    """A request in progress. One with a ``failure`` gets no answer."""
+    """A request in progress. If it has a ``failure``, it gets no answer."""
 
     request: EndpointRequest
     begun: float
@@ -44,8 +44,9 @@ class Pipeline:
         """
         Args:
             run: runs a request; an exception means that neither it nor any later request gets an answer.
-            answer: sends an answer; the number is the time at which the request was begun, by the loop's clock.
-            on_failure: called when a request has failed and those before it are answered; ``check`` raises from then.
+            answer: sends an answer; the number is the start time of the request, by the loop's clock.
+            on_failure: called when a request has failed and all earlier ones are answered; ``check`` raises from then
+                on.
         """
         self._run = run
         self._answer = answer
@@ -60,7 +61,7 @@ class Pipeline:
         return len(self._in_progress)
 
     def begin(self, request: EndpointRequest) -> None:
-        """Start a request concurrently with those in progress; its first step comes after theirs."""
+        """Start a request concurrently with the ones in progress; its first step runs after theirs."""
         item = _PipelinedRequest(request, self._loop.time())
         self._in_progress.append(item)
         task = self._loop.create_task(self._run_item(item))
@@ -79,7 +80,7 @@ class Pipeline:
             raise self._failure
 
     async def finish(self) -> None:
-        """Wait until all requests that were begun are done, answered or not."""
+        """Wait until all started requests are done, answered or not."""
         if self._tasks:
             await asyncio.wait(self._tasks)
 

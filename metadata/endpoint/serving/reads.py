@@ -51,8 +51,8 @@ class NodeReads:
     async def children(self, path: str, watch: bool) -> tuple[list[str], Stat]:
         """Return names and stat. The stat, except the number of children, was read before the names.
 
-        The order matters when a client reconnects and reports the newest change it has seen: it then gets an event
-        too many rather than one too few.
+        The order matters when a client reconnects and reports the newest change that it has seen: it may get one event
+        too many, never one too few.
         """
         await self._guard.require(path, Permission.READ)
         store = self._session.store
@@ -95,8 +95,8 @@ class NodeReads:
     async def ephemerals(self, prefix: str) -> list[str]:
         """Return the session's ephemerals below a prefix.
 
-        They are known where the session was at this endpoint from its beginning. Nodes of a session that has moved are
-        looked for among all nodes.
+        They are known if the session began at this endpoint. The ephemerals of a session that has moved are searched
+        for among all nodes.
 
         Raises:
             WireError: SYSTEM_ERROR, the session has moved, or has created very many, and there are more nodes below

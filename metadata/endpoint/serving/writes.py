@@ -1,7 +1,7 @@
 """The writes of one connection: nodes and their ACLs are created, changed and deleted, alone or in a multi.
 
-Each client operation becomes one operation of the store, and a second one in the same transaction where the record of
-an ACL changes too. If another endpoint changed the record, it is read again and the transaction is repeated.
+Each client operation becomes one operation of the store, and a second one in the same transaction if the record of an
+ACL changes too. If another endpoint changed the record, it is read again and the transaction is repeated.
 
 The path of a sequential node is not known before it exists, so its ACL, unless open, is stored right after it: in
 between, the node is open to other clients.
@@ -61,7 +61,7 @@ class Guard:
             raise WireError(f"the client has no permission {wanted.name} on {path}", ErrorCode.NO_AUTH)
 
     def may_hear_of(self, path: str) -> bool:
-        """Return whether the client may get events of a node. The known ACLs decide; the store is not asked."""
+        """Return whether the client may get events of a node. Only known ACLs are consulted, not the store."""
         stored = self.directory.find(path)
         return self.caller.may_hear_of(path, None if stored is None else stored.acl)
 
@@ -75,9 +75,9 @@ class Writes:
         self._directory = guard.directory
 
     def is_one_call(self, body: Body) -> bool:
-        """Return whether the write becomes one call of the store, made before anything is waited for.
+        """Return whether the write becomes one call of the store, made without waiting for anything first.
 
-        It does where no ACL has to be checked or stored. The answer holds only for a write that begins immediately.
+        It does if no ACL has to be checked or stored. The answer holds only for a write that begins immediately.
         """
         is_open = self._directory.is_open
         match body:
@@ -257,7 +257,8 @@ class Writes:
         return _Step(operation, Delete(endpoint_acl(body.path)))
 
     def _record_operation(self, record: NodeAcl, *, ephemeral: bool) -> Operation:
-        """Return the operation that stores a record. The record of an ephemeral is an ephemeral of the same session."""
+        """Return the operation that stores an ACL record. The record of an ephemeral is an ephemeral of the same
+        session."""
         stored = self._directory.find(record.path)
         if stored is None:
             return Create(endpoint_acl(record.path), record.encode(), ephemeral)
@@ -289,10 +290,10 @@ class Writes:
 
 
 def _kind(op: OpCode, body: CreateNode) -> int:
-    """Return the kind of node that a client asks for: as in ZooKeeper, the operation decides between them.
+    """Return the requested kind of node; as in ZooKeeper, the operation takes precedence over the flags.
 
     Raises:
-        WireError: BAD_ARGUMENTS, a time to live without such flags, or the other way round, or out of range.
+        WireError: BAD_ARGUMENTS, a time to live without its flag, the flag without a time, or a time out of range.
     """
     has_ttl = op is OpCode.CREATE_TTL
     if has_ttl != (body.flags in _TTL) or (has_ttl and not 0 < body.ttl_ms <= TTL_MS_MAX):

@@ -1,4 +1,4 @@
-"""The ACLs of nodes: one record in the store for each node whose ACL is not the open one.
+"""The ACLs of nodes: one record in the store for each node whose ACL is not the open ACL.
 
 The record is at ``paths.endpoint_acl(path)``. It is valid only for the node that it was created for: its ``czxid``, or
 its own mzxid when both were written in one transaction, equals the node's czxid. A node that was deleted and created
@@ -87,7 +87,7 @@ class AclDirectory:
         return len(self._records)
 
     async def load(self, store: MetadataStore) -> None:
-        """Read all records through ``store`` and follow their changes through it, instead of an earlier store.
+        """Read all records through ``store`` and follow their changes there, in place of an earlier store.
 
         Raises:
             MetadataError: the store failed; the directory must not be used then.
@@ -110,9 +110,9 @@ class AclDirectory:
             await asyncio.gather(*(self.refresh(path, store) for path in batch))
 
     async def sweep(self) -> None:
-        """Delete the records of deleted nodes, which remain when a node is deleted past the endpoints.
+        """Delete the records of deleted nodes, which remain if a client of the store itself deletes a node.
 
-        A node is created before its record or with it, so a record without its node is left over.
+        A node is created before its record or with it, so a record without a node is a leftover.
         """
         store = self._store
         assert store is not None, "loaded"
@@ -134,7 +134,7 @@ class AclDirectory:
         self._changed.clear()
 
     def is_open(self, path: str) -> bool:
-        """Return whether every client may do everything with the node, as far as is known without asking the store."""
+        """Return whether the node is known to be open to every client. The store is not asked."""
         return path not in self._records and path not in _FIXED
 
     def find(self, path: str) -> StoredAcl | None:

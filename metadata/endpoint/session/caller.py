@@ -1,8 +1,8 @@
-"""The client of a connection: the identities that it has shown, and what they open.
+"""The client of a connection: the identities that it has shown, and its rights.
 
-With authentication, a client shows a token of the cluster (``addauth token <token>``) before anything else is served;
-its role is then the identity ``token:<role>``. A superuser of the cluster passes all ACLs. Every other role is kept out
-of Heliograph's own nodes. Without authentication, a client may do what the ACLs say, also with those nodes.
+With authentication, a client has to show a token of the cluster (``addauth token <token>``) first; its role is then the
+identity ``token:<role>``. A superuser of the cluster passes all ACLs. No other role may use Heliograph's own nodes.
+Without authentication, ACLs alone decide, for these nodes too.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class EndpointCaller:
     """The client of one connection.
 
     Args:
-        authenticator: checks tokens; the cluster's own.
+        authenticator: the cluster's own; it checks tokens.
         peer: address of the client, for the log.
     """
 
@@ -45,12 +45,12 @@ class EndpointCaller:
 
     @property
     def is_authenticated(self) -> bool:
-        """Whether the client has shown who it is, or need not."""
+        """Whether the client has authenticated, or need not."""
         return not self._is_asked or any(scheme == TOKEN for scheme, _ in self.identities)
 
     @property
     def has_expired(self) -> bool:
-        """Whether a token that the client has shown has ended, or was revoked."""
+        """Whether one of the client's tokens has expired or was revoked."""
         if any(self._authenticator.is_revoked(principal) for principal in self._shown):
             return True
         return self._expires_ms is not None and wall_ms() >= self._expires_ms
@@ -62,7 +62,7 @@ class EndpointCaller:
         """Add an identity.
 
         Raises:
-            WireError: AUTH_FAILED, the scheme is not supported, the token is refused, or too many were shown.
+            WireError: AUTH_FAILED, the scheme is not supported, the token is refused, or there are too many identities.
         """
         if len(self.identities) >= IDENTITIES_PER_CONNECTION_MAX:  # I15
             raise WireError(f"at most {IDENTITIES_PER_CONNECTION_MAX} identities", ErrorCode.AUTH_FAILED)
@@ -74,7 +74,7 @@ class EndpointCaller:
             raise WireError(f"the scheme {scheme[:64]!r} is not supported", ErrorCode.AUTH_FAILED)
 
     def require_visible(self, path: str) -> None:
-        """Raise WireError NO_AUTH for a path that the client must not touch whatever the ACLs say."""
+        """Raise WireError NO_AUTH for a path that is closed to the client whatever the ACLs say."""
         if not self.may_see(path):
             raise WireError(f"{path} is reserved", ErrorCode.NO_AUTH)
 

@@ -1,7 +1,7 @@
-"""The deletion of containers and of nodes with a time to live, as ZooKeeper's leader does it.
+"""Deletes containers and nodes with a time to live, as ZooKeeper's leader does.
 
-Of the endpoints of one store, one at a time does it: the one that the claim names. The claim is the value of the ACLs'
-parent. It only saves work: two endpoints that reap at once do no harm, because each deletion is conditional (``Reap``).
+One endpoint of a store does it at a time: the endpoint that the claim names. The claim is the value of the ACLs'
+parent. It only saves work: concurrent reaping does no harm, because each deletion is conditional (``Reap``).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ReaperClaim:
-    """The claim of an endpoint to be the one that reaps, until a time in milliseconds since the epoch."""
+    """The claim of an endpoint to reap alone, until a time in milliseconds since the epoch."""
 
     endpoint: str
     until_ms: int
@@ -43,10 +43,10 @@ class ContainerReaper:
         self.reaped = 0  # since the start
 
     async def reap(self, store: MetadataStore) -> None:
-        """Delete the nodes whose time has come, unless another endpoint does.
+        """Delete the nodes that are due, unless another endpoint holds the claim.
 
         Raises:
-            MetadataError: the store failed; nodes that are left are found at the next call.
+            MetadataError: the store failed; the next call finds the remaining nodes.
         """
         due = [path for path in await store.reapable(REAPS_AT_ONCE_MAX) if not is_reserved(path)]
         if not due or not await self._claim(store):
@@ -70,7 +70,7 @@ class ContainerReaper:
         return True
 
     async def _claim(self, store: MetadataStore) -> bool:
-        """Return whether this endpoint may reap now, by the claim that stands or one that it makes."""
+        """Return whether this endpoint may reap now: it holds the claim, or has just made it."""
         with contextlib.suppress(NodeExistsError):
             await store.create(ENDPOINT_ACLS)
         self._directory.parent_exists = True

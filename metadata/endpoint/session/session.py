@@ -14,7 +14,7 @@ from heliograph.metadata.store import MetadataStore, SessionState, Stat
 
 
 class ServedConnection(Protocol):
-    """The connection of a session, as far as the session needs it."""
+    """The interface of a connection for its session."""
 
     def abort(self) -> None:
         """Close the socket immediately, without waiting for answers."""
@@ -60,7 +60,7 @@ class WireSession:
         return stat
 
     def forget_ephemerals(self) -> None:
-        """Note that the session may have ephemerals that are not tracked, made at another endpoint."""
+        """Note that the session may have ephemerals made at another endpoint, which are not tracked."""
         self._ephemerals = None
 
     def made_ephemeral(self, path: str) -> None:

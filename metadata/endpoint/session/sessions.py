@@ -1,7 +1,7 @@
 """The sessions of an endpoint: opened, resumed, and ended by their clients, by timeout or by the store.
 
-A session lives in the store: id, password and timeout are those of a session of the store. So a client that comes to
-another endpoint is known there. That one takes the store's session over, and the first one finds it LOST.
+A session lives in the store: its id, password and timeout are those of a session of the store. So a client can move to
+another endpoint, which takes the store's session over; the first endpoint finds it LOST.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class OpenStore(Protocol):
     """The way to the store."""
 
     def __call__(self, timeout_ms: int, token: str | None) -> Awaitable[MetadataStore]:
-        """Open a session of that timeout, or take one over: ``connect_store`` says which, by the token."""
+        """Open a session with a timeout, or take one over, depending on the token as in ``connect_store``."""
 
 
 log = logging.getLogger(__name__)
@@ -50,10 +50,11 @@ class SessionTable:
         return iter(list(self._sessions.values()))
 
     async def admit(self, asked: ConnectRequest) -> WireSession | None:
-        """Return the session of a client that connects, a new one if it names none; None if the named one has ended.
+        """Return the session of a connecting client: the named one, or a new one if it names none; None if the named
+        one has ended.
 
         Raises:
-            ConnectionLossError: the store cannot be reached, or there are too many sessions; the client may try again.
+            ConnectionLossError: the store cannot be reached, or there are too many sessions; the client may retry.
         """
         if asked.session_id == 0:
             return await self._begin(self._limits.negotiated(asked.timeout_ms))
@@ -87,7 +88,7 @@ class SessionTable:
                 self._drop(session, self._expire_at_store(session))
 
     def postpone_expiry(self, delay_ms: int) -> None:
-        """Move every deadline, after a time in which the endpoint could not read from clients."""
+        """Postpone every deadline, after a time in which the endpoint could not read from clients."""
         for session in self._sessions.values():
             session.deadline_ms += delay_ms
 
@@ -102,7 +103,7 @@ class SessionTable:
         return self._add(await self._open(timeout_ms, ""), timeout_ms)
 
     async def _take_over(self, asked: ConnectRequest) -> WireSession | None:
-        """Continue a session that another endpoint served, or this one before it was started again."""
+        """Continue a session that another endpoint served, or this one before its restart."""
         session_id, timeout_ms = asked.session_id, self._limits.negotiated(asked.timeout_ms)
         if session_id in self._moving:
             raise ConnectionLossError(f"session {session_id:#x} is being taken over by another connection")
@@ -159,7 +160,7 @@ class SessionTable:
         task.add_done_callback(self._closing.discard)
 
     async def _expire_at_store(self, session: WireSession) -> None:
-        """End a session whose client was silent here, unless it went on at another endpoint meanwhile."""
+        """End a session whose client was silent here, unless it moved to another endpoint meanwhile."""
         try:
             await session.store.sync()
         except MetadataError:

@@ -1,4 +1,4 @@
-"""The endpoint's own session with the store: it decides whether the endpoint may serve, and maintains the ACLs.
+"""The endpoint's own session with the store: it decides whether the endpoint may serve, and keeps the ACLs current.
 
 While this session is not connected the ACLs may change without notice, so no client is served.
 """
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 
 class EndpointStoreSession:
-    """A session with the store that is opened again when it is lost, as long as the endpoint runs."""
+    """A session with the store that is replaced when it is lost, as long as the endpoint runs."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class EndpointStoreSession:
     ) -> None:
         """
         Args:
-            on_revoked: told the ids of all revoked tokens; None where nobody is asked for one.
+            on_revoked: called with the ids of all revoked tokens; None: authentication is disabled.
         """
         self._on_revoked = on_revoked
         self._tokens: RevokedTokens | None = None

@@ -1,4 +1,4 @@
-"""The watches of one client, and the order of its events. No I/O besides the calls to the store that are passed in.
+"""The watches of one client, and the order of its events. No I/O except by the store's calls that are passed in.
 
 There are two layers. A *wanted* watch is one that the client set on its connection; it ends with the connection. An
 *armed* watch is the watch in the store for it: a one-shot watch there cannot be cancelled, so it stays armed over
@@ -177,7 +177,7 @@ class EndpointWatchTable:
         return bool(one_shots or persistent)
 
     def missed(self, event: WatchEvent) -> None:
-        """Send an event that happened while the client was disconnected; it uses up the matching one-shot watches."""
+        """Send an event that happened while the client was disconnected; it consumes the matching one-shot watches."""
         self._wanted -= _keys(event)
         if self._tell is not None:
             self._tell(event)
@@ -229,7 +229,7 @@ class EndpointWatchTable:
             self._cut_off()
 
     def _concerns(self, event: WatchEvent) -> bool:
-        """Return whether the event matches a watch of the client, or the one that the present request sets."""
+        """Return whether the event matches a watch of the client, or the watch that the present request sets."""
         keys = _keys(event)
         return (
             not keys.isdisjoint(self._wanted)

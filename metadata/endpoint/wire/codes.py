@@ -82,7 +82,7 @@ class ErrorCode(enum.IntEnum):
 
 
 class WireError(MetadataError):
-    """An error that is answered with ``code``; the message is for the log."""
+    """An error to answer with ``code``; the message is for the log."""
 
     def __init__(self, message: str = "", code: ErrorCode = ErrorCode.SYSTEM_ERROR) -> None:
         super().__init__(message)
@@ -136,7 +136,7 @@ class Permission(enum.IntFlag):
 
 
 class CreateFlags(enum.IntEnum):
-    """The kind of node that a create request asks for."""
+    """The kind of node that a create request requests."""
 
     PERSISTENT = 0
     EPHEMERAL = 1

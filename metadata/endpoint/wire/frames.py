@@ -1,4 +1,4 @@
-"""The splitting of a client's byte stream into frames; a stream may begin with a four-letter word instead. No I/O.
+"""Splits a client's byte stream into frames; a stream may begin with a four-letter word instead. No I/O.
 
 A frame is a length (int32, big endian) and that many bytes. A four-letter word, read as a length, is far above the
 limit, which distinguishes the two.
@@ -30,23 +30,23 @@ class FrameCutter:
 
     @property
     def buffered(self) -> int:
-        """The bytes of a frame that is not complete yet."""
+        """The number of buffered bytes of the incomplete frame."""
         return len(self._buffer)
 
     @property
     def missing(self) -> int:
-        """The bytes that it is known to lack."""
+        """The number of bytes that the incomplete frame is known to lack."""
         return self._wanted - len(self._buffer)
 
     def clear(self) -> None:
-        """Free what is held of a frame. The stream cannot be read any further."""
+        """Free the buffered bytes. The stream cannot be read any further."""
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> list[bytes]:
         """Return the frames that ``data`` completes; none once ``word`` is set.
 
         Raises:
-            MetadataProtocolError: the length of a frame is not legal; the rest of the stream is unreadable.
+            MetadataProtocolError: the length of a frame is illegal; the rest of the stream is unreadable.
         """
         if self.word is not None:
             return []

@@ -1,7 +1,7 @@
 """Jute, ZooKeeper's serialisation: big endian numbers, counted bytes, counted lists. No I/O.
 
-A count of -1 stands for null, which is read as empty, but for the values of nodes. A read never goes beyond the end of
-the bytes.
+A count of -1 stands for null, which is read as empty, except in the values of nodes. No read goes beyond the end of the
+bytes.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ def frame(content: bytes) -> bytes:
 
 
 def connected(timeout_ms: int, session_id: int, password: bytes, has_read_only: bool) -> bytes:
-    """Return the answer to a ConnectRequest; a timeout of 0 says that there is no such session."""
+    """Return the answer to a ConnectRequest; a timeout of 0 means that there is no such session."""
     body = jute.int32(0) + jute.int32(timeout_ms) + jute.int64(session_id) + jute.buffer(password)
     return frame(body + (jute.boolean(False) if has_read_only else b""))
 
@@ -42,7 +42,8 @@ def event(watched: WatchEvent) -> bytes:
 
 
 def stat(found: Stat, acl_version: int = 0) -> bytes:
-    """Return the stat of a node. As from ZooKeeper, it does not show what is neither persistent nor ephemeral."""
+    """Return the stat of a node. As in ZooKeeper, it does not show whether the node is a container or has a time to
+    live."""
     owner = 0 if is_kind(found.ephemeral_owner) else found.ephemeral_owner
     return b"".join(
         (

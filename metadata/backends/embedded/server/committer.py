@@ -28,7 +28,7 @@ class ReplySink(Protocol):
         """Queue a frame. Nothing happens on a connection that is gone."""
 
     def flush(self) -> None:
-        """Send what is queued."""
+        """Send the queued frames."""
 
 
 class Committer:
@@ -75,7 +75,7 @@ class Committer:
             asyncio.get_running_loop().call_soon(self._begin)
 
     def send(self, sink: ReplySink, zxid: int, frame: bytes) -> None:
-        """Send a frame that reveals the store's state as of ``zxid``: now if that is durable, else when it is."""
+        """Send a frame that reveals the store's state as of ``zxid``, as soon as that state is durable."""
         if zxid <= self.durable_zxid:
             sink.put(frame)
             return
@@ -84,7 +84,7 @@ class Committer:
         self._held.append((zxid, sink, frame))
 
     async def stop(self) -> None:
-        """Finish the writes that are under way or asked for, and end the thread."""
+        """Finish the writes that are under way or requested, and end the thread."""
         while not self._failed and (self._write is not None or self._scheduled):
             if self._write is not None:
                 await asyncio.wait([self._write])

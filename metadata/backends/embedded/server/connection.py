@@ -55,14 +55,14 @@ class ServerWatch(WatchEntry):
 class EmbeddedConnection(FramedConnection, asyncio.Protocol):
     """One client's connection.
 
-    ``session_id`` is 0 before its HELLO is granted; at ``alive_ms`` its session still stood. ``handshake`` is None once
-    the client has proved the secret, and where there is none.
+    ``session_id`` is 0 until its HELLO is granted; its session still existed at ``alive_ms``. ``handshake`` is None if
+    there is no secret, or the client has proved it.
     """
 
     def __init__(self, handler: Handler, secret: str | None = None) -> None:
         """
         Args:
-            secret: the cluster's, one a line, which the client has to prove; None: nothing is asked for.
+            secret: the cluster's secrets, one per line; the client has to prove one. None: none is required.
         """
         self._decoder = EmbeddedFrameDecoder(GREETING_BYTES_MAX)
         super().__init__(handler.guard, self._decoder)
@@ -100,7 +100,7 @@ class EmbeddedConnection(FramedConnection, asyncio.Protocol):
 
         Args:
             again: the present request, if it is to be handled again.
-            withholds: also send nothing: the answer of the present request shows the store as it is now, and what is
+            withholds: also send nothing: the answer to the present request shows the store as it is now, and frames
                 sent from now on may tell of later changes.
         """
         assert not self.is_paused, "one request at a time waits"
@@ -110,16 +110,16 @@ class EmbeddedConnection(FramedConnection, asyncio.Protocol):
         self.hold_back()
 
     def withheld(self) -> tuple[list[bytes], list[bytes]]:
-        """Withhold nothing any further, and return what was: to be sent before the answer, and after it.
+        """Stop withholding. Return the withheld frames: those to be sent before the answer, and those after it.
 
-        Before it comes what was put before MARK: an event tells of a change before an answer shows it.
+        Frames put before MARK go first: an event tells of a change before an answer shows it.
         """
         frames, self._withheld = self._withheld or [], None
         at = frames.index(MARK) if MARK in frames else len(frames)
         return frames[:at], frames[at + 1 :]
 
     def proceed(self) -> None:
-        """Handle the requests that waited, any of which may pause again. The socket stays held back."""
+        """Handle the waiting requests, any of which may pause again. The socket stays held back."""
         assert self.is_paused, "the connection was paused"
         assert self._withheld is None, "what was withheld is sent first"
         unhandled, self.unhandled = self.unhandled, []
@@ -157,14 +157,14 @@ class EmbeddedConnection(FramedConnection, asyncio.Protocol):
         self._decoder.frame_bytes_max = FRAME_BYTES_MAX
 
     def put(self, frame: bytes) -> None:
-        """Queue a frame. Nothing happens when the socket is closed."""
+        """Queue a frame. Nothing happens if the socket is closed."""
         if self._withheld is not None:
             self._withheld.append(frame)
         elif self._transport is not None:
             self._output.append(frame)
 
     def flush(self) -> None:
-        """Send what is queued. Cut off a client that does not read."""
+        """Send the queued frames. Cut off a client that does not read."""
         transport = self._transport
         if transport is None:
             return
@@ -176,7 +176,7 @@ class EmbeddedConnection(FramedConnection, asyncio.Protocol):
             transport.abort()
 
     def finish(self) -> None:
-        """Send what is queued, then close."""
+        """Send the queued frames, then close."""
         self._begin_closing()
         self.flush()
         if self._transport is not None:

@@ -1,8 +1,8 @@
-"""The index of the embedded store: what follows from its nodes, in an order in which it can be listed. No I/O.
+"""The index of the embedded store: facts derived from its nodes, in an order in which they can be listed. No I/O.
 
-It stands in a column family of its own and is written in the batch of the nodes that it follows from. The byte map is
-in docs/formats-metadata.md. A missing or stale index is made again from the nodes (``rebuild.py``), so releases that
-know nothing of it may write the store in between.
+It has its own column family and is written in the batch of the nodes that it is derived from. The byte map is in
+docs/formats-metadata.md. A missing or stale index is rebuilt from the nodes (``rebuild.py``), so releases that do not
+know the index may write the store in between.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ def count_key(path: str) -> bytes:
 
 
 def children_prefix(parent: str) -> bytes:
-    """Return what the keys of a node's children begin with; their names follow, in the order of their code points.
+    """Return the prefix of the keys of a node's children; their names follow, in the order of their code points.
 
-    No path has the byte that separates them.
+    No path contains the byte that separates them.
     """
     return CHILD_PREFIX + parent.encode() + b"\0"
 
@@ -98,7 +98,7 @@ def listed_key(path: str, node: Znode) -> bytes | None:
 
 
 def index_changes(path: str, replaced: Replaced) -> list[IndexChange]:
-    """Return what changes in the index when a node is replaced."""
+    """Return the changes of the index when a node is replaced."""
     old, new = replaced
     changes: list[IndexChange] = []
     if (old is None) is not (new is None) and path != ROOT:

@@ -1,8 +1,8 @@
 """The nodes of the embedded server: in memory until they are on the disk, in a cache while in use, else in RocksDB.
 
 Everything here runs on the event loop, and blocks it for microseconds: a node that RocksDB has in memory takes about 6,
-a page of 1,000 names about 1,000. Where RocksDB would have to read its disk for a node, NotInMemory says so; the
-service then has a thread read it and begins again.
+a page of 1,000 names about 1,000. If RocksDB would have to read its disk for a node, NotInMemory is raised; the service
+then lets a thread read the node and begins again.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ Change = tuple[bytes, bytes | None]  # key, and value or None to delete
 
 
 class NotInMemory(Exception):
-    """The record of a node would have to be read from the disk. It never leaves the server."""
+    """The record of a node would have to be read from the disk. This error never leaves the server."""
 
 
 class NodeStorage(Protocol):
     """The disk below the nodes."""
 
     def lookup(self, path: str, *, waits: bool) -> tuple[bytes | None, bytes | None]:
-        """Return the record of a node and that of its number of children, None for one that is missing.
+        """Return the records of a node and of its number of children; None for a missing record.
 
         Raises:
-            NotInMemory: they would have to be read from the disk, and the caller does not wait for that.
+            NotInMemory: the records would have to be read from the disk, and the caller does not wait for that.
             ResourceError: the disk failed.
         """
 
@@ -192,7 +192,7 @@ class StoredNodes:
         return node
 
     def _keep(self, path: str, node: Znode) -> None:
-        """Put a node into the cache, and remove from it what was not used for longest above its bound."""
+        """Put a node into the cache, and evict the least recently used nodes above its bound."""
         assert path not in self._cache, "a changed node leaves the cache"
         self._cache[path] = node
         self.cache_bytes += _bytes_of(path, node)

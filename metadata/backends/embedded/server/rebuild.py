@@ -1,8 +1,7 @@
-"""The index of a store that has none, or a stale one, made from its nodes.
+"""Rebuilds the index of a store from its nodes, if it is missing or stale.
 
-That is so at the first start after an upgrade from a release without an index, and after such a release wrote the
-store in between.
-Every node is read twice and none is held. It blocks, and belongs on a thread.
+This is needed at the first start after an upgrade from a release without an index, and after such a release has written
+the store. Every node is read twice and none is kept in memory. It blocks, and belongs on a thread.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ def rebuild_index(database: Rdict, index: Rdict, zxid: int, sessions: set[int]) 
 
 
 def _lists(database: Rdict, zxid: int, sessions: set[int]) -> Iterator[IndexChange]:
-    """Return what lists each node, as if none had children."""
+    """Return the index entries that list each node, as if no node had children."""
     for key, value in _records(database, NODE_PREFIX):
         path, node = decode_node(key, value)
         if node.is_ephemeral and node.ephemeral_owner not in sessions:
@@ -74,7 +73,7 @@ def _lists(database: Rdict, zxid: int, sessions: set[int]) -> Iterator[IndexChan
 
 
 def _count(database: Rdict, parent: bytes, keys: Iterator[bytes]) -> tuple[int, list[IndexChange]]:
-    """Return how many children a node has, and what follows: their number, and that the node is not to be reaped."""
+    """Count the children of a node. Return the number, and the index changes that follow from it."""
     path, first = parent[len(CHILD_PREFIX) :].decode(), next(keys)
     count = 1 + sum(1 for _ in keys)
     changes: list[IndexChange] = [(parent, encode_count(parent, count))]
@@ -101,7 +100,7 @@ def _records(family: Rdict, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 
 def check_cursor(place: RdictIter) -> None:
-    """Raise ResourceError if a cursor ended because the disk failed, rather than at the end of its keys."""
+    """Raise ResourceError if a cursor ended because the disk failed and not because its keys ended."""
     try:
         place.status()
     except Exception as error:
@@ -109,7 +108,7 @@ def check_cursor(place: RdictIter) -> None:
 
 
 def _write(database: Rdict, changes: Iterable[IndexChange]) -> None:
-    """Write changes that are worth nothing before all of them are there."""
+    """Write changes, not durably: they count only once all of them are written."""
     unlogged, rest = WriteOptions(), iter(changes)
     unlogged.disable_wal = True  # type: ignore[method-assign, assignment]  # a field, whatever its stub says
     while part := list(islice(rest, BATCH_CHANGES)):

@@ -1,6 +1,6 @@
 """The embedded store's records <-> keys and values of RocksDB; the byte map is in docs/formats-metadata.md. No I/O.
 
-Every value begins with a CRC32C of its key and of what follows, and the version of its layout.
+Every value begins with a CRC32C of its key and of all bytes after the checksum, and the version of its layout.
 """
 
 from __future__ import annotations

@@ -57,17 +57,18 @@ class EmbeddedServer:
     ) -> None:
         """
         Args:
-            directory: created when it is missing; holds all files of the store.
+            directory: created if it is missing; holds all files of the store.
             host: the address to listen on.
             advertised_host: the host that clients are given; empty: ``host``.
-            port: 0 takes a free port at the first start and the same one at every later start.
-            first_port: the one to take at the first start, with port 0; 0: one that the system chooses.
-            secret: the cluster's, one a line, which clients have to prove; None: none, on loopback addresses only.
+            port: 0: a free port is chosen at the first start and kept at every later start.
+            first_port: the port for the first start if ``port`` is 0; 0: the system chooses.
+            secret: the cluster's secrets, one per line; clients have to prove one. None: no secret, on loopback
+                addresses only.
             lock_wait_ms: how long ``start`` waits for another server to release the directory.
             tls: of the listener; None: connections are plain.
 
         Raises:
-            InvalidConfigError: the secret is too short, or missing where other machines reach the store.
+            InvalidConfigError: the secret is too short, or it is missing and other machines can reach the store.
         """
         self._tls = tls
         self._directory_path = directory
@@ -143,9 +144,9 @@ class EmbeddedServer:
         log.info("metadata of %s served at %s", self._directory_path, self.address)
 
     async def stop(self) -> None:
-        """Stop serving after everything that was begun is durable.
+        """Stop serving once all changes are durable.
 
-        Sessions stand and get their full timeout at a start.
+        Sessions remain, and get their full timeout at the next start.
         """
         await end_task(self._keeping)
         if self._expiry is not None:
@@ -168,7 +169,7 @@ class EmbeddedServer:
             self._directory = None
 
     def statistics(self) -> dict[str, Any]:
-        """Return counts of what the server holds, and of what it did since it was started."""
+        """Return counts of the nodes and sessions that the server holds, and of its work since its start."""
         assert self._service is not None, "the server is started"
         assert self._storage is not None, "the server is started"
         service = self._service

@@ -1,6 +1,6 @@
-"""The requests of the embedded server. Each is decided at once, in memory; the committer releases its answer later.
+"""The requests of the embedded server: each is decided at once, in memory; the committer releases its answer later.
 
-A request that needs a node that RocksDB would have to read from the disk is not decided: a thread reads, and it begins
+If a request needs a node that RocksDB would have to read from the disk, a thread reads the node and the request begins
 again. A long list of children is read from one state of the store, a page in each step of the loop. The later requests
 of the connection wait for either.
 """
@@ -140,7 +140,7 @@ class Service:
         return len(self._watches)
 
     def handle(self, connection: EmbeddedConnection, frame: list[Any]) -> None:
-        """Apply a request and answer it: now, or when what the answer reveals is durable.
+        """Apply a request and answer it, once everything that the answer reveals is durable.
 
         Raises:
             MetadataProtocolError: the frame is no request; the connection cannot be used any further.
@@ -213,7 +213,7 @@ class Service:
         await asyncio.get_running_loop().run_in_executor(None, self._readers.shutdown)
 
     def _read(self) -> None:
-        """Have a thread read for all requests that miss nodes; if none is free, the next one that is."""
+        """Let a thread read the nodes that requests miss; if no thread is free, the next free one does."""
         self._missing = [connection for connection in self._missing if not connection.is_closing]
         if not self._missing or self._reads == READERS_MAX:
             return
@@ -226,7 +226,7 @@ class Service:
         reading.add_done_callback(lambda reading: self._after_read(missing, reading))
 
     def _after_read(self, missing: list[EmbeddedConnection], reading: asyncio.Future[None]) -> None:
-        """Handle requests again after a thread has read what they need."""
+        """Handle requests again after a thread has read the nodes that they need."""
         self._reads -= 1
         if reading.cancelled():  # the loop is closing
             return
@@ -240,7 +240,7 @@ class Service:
         self._read()
 
     def _needs_of(self, connection: EmbeddedConnection, frame: list[Any]) -> list[str]:
-        """Return the paths of the nodes that a request looks at first; none if it cannot be handled."""
+        """Return the paths of the nodes that a request reads first; empty if it cannot be handled."""
         _, op, *arguments = frame
         if op not in NEEDS and op not in _ENDS:
             return []
@@ -256,7 +256,7 @@ class Service:
         return paths
 
     def _needs_of_end(self, session_id: int) -> list[str]:
-        """Return the paths of the nodes that the end of a session deletes or changes; any number may be given."""
+        """Return the paths of the nodes that the end of a session deletes or changes. There may be any number of them."""
         try:
             found = self.nodes.ephemerals(session_id) if session_id in self.tree.sessions else []
         except ResourceError as error:  # the disk failed
@@ -356,7 +356,7 @@ class Service:
             del self._by_session[connection.session_id]
 
     def _greet(self, connection: EmbeddedConnection, handshake: ServerHandshake, frame: list[Any]) -> None:
-        """Serve a step of the handshake; a client that skips it or fails in it is told why, and its connection ends.
+        """Serve a step of the handshake. A client that skips it or fails is told why, and its connection ends.
 
         Raises:
             MetadataProtocolError: the frame is malformed.

@@ -1,4 +1,4 @@
-"""The store in RocksDB. A method that may read the disk belongs on a thread, unless it says how long it takes."""
+"""The store in RocksDB. Methods that may read the disk belong on a thread, unless they say how long they take."""
 
 from __future__ import annotations
 
@@ -62,7 +62,8 @@ class StoredState:
 
 
 class TreeStorage:
-    """One RocksDB database. After a failed write it refuses all others: only a new open shows what is on the disk."""
+    """One RocksDB database. After a failed write it refuses all further ones: only reopening shows the state of the
+    disk."""
 
     def __init__(self, directory: Path) -> None:
         """Open or create the database.
@@ -81,7 +82,8 @@ class TreeStorage:
         self.keys_read = 0  # by all reads since the open
 
     def load(self) -> StoredState:
-        """Return what a start needs. It reads the sessions and a few keys more, unless the index has to be made again.
+        """Return the state that a start needs. It reads the sessions and a few keys, unless the index has to be
+        rebuilt.
 
         Raises:
             RecordError: a record is damaged, missing or of a newer version.
@@ -126,7 +128,7 @@ class TreeStorage:
         return record, self._looked_up(self._index, count_key(path), waits=waits)
 
     def warm(self, paths: Sequence[str]) -> None:
-        """Have RocksDB read the records of nodes into its cache. It does not hold the interpreter's lock meanwhile.
+        """Let RocksDB read the records of nodes into its cache, without holding the interpreter's lock.
 
         Raises:
             ResourceError: the disk failed.

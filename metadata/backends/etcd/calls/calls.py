@@ -32,7 +32,7 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class ReadResult:
-    """A node at one revision of etcd. Of a node whose children were asked for, only the revisions are known."""
+    """A node at one revision of etcd. If its children were requested, only the node's revisions are known."""
 
     revision: int
     node: ObservedNode
@@ -53,14 +53,14 @@ class ReadResult:
 
     @property
     def known(self) -> Revisions | None:
-        """The node's revisions, which a watch compares with later; None for no node."""
+        """The node's revisions, with which a watch compares later ones; None if there is no node."""
         if not self.exists:
             return None
         return Revisions(self.node.create_revision, self.node.mod_revision, self.family.mod_revision)
 
 
 class EtcdRead(Call):
-    """A read of one node. ``on_result`` runs before anything that etcd says after the answer is looked at."""
+    """A read of one node. ``on_result`` runs before any later message of etcd is handled."""
 
     __slots__ = ("kind", "on_result", "path")
 
@@ -78,7 +78,7 @@ class EtcdRead(Call):
 
 
 class EtcdWrite(Call):
-    """A transaction of the user. ``is_barrier``: the watches are told when it has happened."""
+    """A transaction of the user. ``is_barrier``: it is answered after the watches were told of it."""
 
     __slots__ = ("is_barrier", "operations")
 

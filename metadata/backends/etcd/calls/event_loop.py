@@ -95,7 +95,7 @@ class EtcdCallLoop:
                 await self._work.wait()
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        """End the session when the event loop task has failed, so that no caller waits for ever."""
+        """End the session if the event loop task has failed, so that no caller waits for ever."""
         error = None if task.cancelled() else task.exception()
         if error is not None:
             self._loop.call_exception_handler({"message": "a metadata session failed", "exception": error})
@@ -143,7 +143,7 @@ class EtcdCallLoop:
                 call.fail(error)
 
     def _take(self, kind: type[Any], count_max: int) -> list[Any]:
-        """Take the calls of that kind from the head of the queue, without those whose callers are gone."""
+        """Take the calls of one kind from the head of the queue, leaving out calls whose callers are gone."""
         taken: list[Any] = []
         while self._waiting and isinstance(self._waiting[0], kind) and len(taken) < count_max:
             call = self._waiting.popleft()

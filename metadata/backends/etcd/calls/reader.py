@@ -1,9 +1,9 @@
 """Reads: many in one request, each of one revision of etcd.
 
 etcd deletes a child whose lease ends without a change of its parent's family record. The next session that reads the
-parent finds fewer children than were created and removed, searches etcd's history for the revision at which they fell,
-and writes that down before it answers. So numbers of children, ``cversion`` and ``pzxid`` are exact in every answer;
-where etcd has compacted that part of its history, ``pzxid`` is the first revision that is left of it.
+parent finds fewer children than the record says, searches etcd's history for the revision at which their number fell,
+and records it before it answers. So numbers of children, ``cversion`` and ``pzxid`` are exact in every answer; if etcd
+has compacted that part of its history, ``pzxid`` is the oldest revision left of it.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class EtcdReader:
     async def account(
         self, connection: EtcdConnection, path: str, family: ObservedFamily, count: int, revision: int
     ) -> None:
-        """Write down that children fell with their leases. Nothing happens if another session has done so already.
+        """Record that children vanished with their leases. Nothing happens if another session has recorded it already.
 
         Args:
             family: as it was observed.
@@ -77,9 +77,9 @@ class EtcdReader:
         await connection.transact(request)
 
     async def _fell_at(self, connection: EtcdConnection, path: str, low: int, count: int, high: int) -> int:
-        """Return the first revision from ``low`` on that has ``count`` children.
+        """Return the first revision from ``low`` on at which there are ``count`` children.
 
-        Their number only falls up to ``high``.
+        Up to ``high`` their number only falls.
         """
         while low < high:
             middle = (low + high) // 2
@@ -92,7 +92,7 @@ class EtcdReader:
         return high
 
     async def _answer_on(self, connection: EtcdConnection, reads: Sequence[EtcdRead]) -> list[EtcdRead]:
-        """Answer the reads. Return those that have to be read again, because children had to be accounted for."""
+        """Answer the reads. Return the reads that have to be repeated, because children had to be accounted for."""
         each = [self._operations(read) for read in reads]
         operations = list(chain.from_iterable(each))
         request = self._requests.transaction([self._requests.exists(self._session.key)], operations)

@@ -1,8 +1,8 @@
-"""Writes: in the order of the calls, as many in one transaction as can share one, each exactly once.
+"""Writes: in the order of the calls, as many as possible in one transaction, each exactly once.
 
-A plan is made on what was observed of the nodes and sent with the condition that none of it has changed. If something
-has, etcd refuses the transaction and says how things are, and another plan is made. A transaction whose answer was lost
-is recognised by the sequence number that it left in the session's record, or sent again: it takes effect only once.
+A plan is made from the observed nodes and sent with the condition that none of them has changed. If one has, etcd
+refuses the transaction and returns the present nodes, and another plan is made. A transaction whose answer was lost is
+recognised by the sequence number that it left in the session's record, or sent again: it takes effect only once.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class _Done:
 
 
 class EtcdWriter:
-    """The writes of one session, one transaction at a time. ``cache`` holds what was observed of the nodes."""
+    """The writes of one session, one transaction at a time. ``cache`` holds the observed nodes."""
 
     def __init__(self, session: EtcdSession, reader: EtcdReader, cache: Snapshot) -> None:
         self._session = session
@@ -91,7 +91,7 @@ class EtcdWriter:
         """Apply as many of the writes, from the first on, as fit into one transaction, and answer or fail them.
 
         Returns:
-            the other writes, which are still to be done.
+            the remaining writes.
         """
         assert writes, "there is something to write"
         self._fresh.clear()
@@ -132,7 +132,7 @@ class EtcdWriter:
                 await asyncio.sleep(pauses.pause())
 
     async def _look(self, writes: Sequence[EtcdWrite]) -> None:
-        """Read what the plan will rest on and was not observed yet."""
+        """Read the nodes that the plan needs and that were not observed yet."""
         nodes: dict[str, None] = {}
         families: dict[str, None] = {}
         for write in writes:
@@ -197,7 +197,7 @@ class EtcdWriter:
         return _Batch(plan, taken, planned, transaction)
 
     async def _attempt(self, batch: _Batch) -> _Done | None:
-        """Send a batch until etcd answers. Return None when nodes have changed: another plan is needed.
+        """Send a batch until etcd answers. Return None if nodes have changed: another plan is needed.
 
         Raises:
             ConnectionLossError: whether it happened is unknown.
@@ -296,7 +296,7 @@ class EtcdWriter:
         _answer(done)
 
     async def _accounted(self, path: str, family: ObservedFamily, count: int, revision: int) -> ObservedFamily:
-        """Return the same family, dated after the children that fell with their leases."""
+        """Return the family with the revision at which children vanished with their leases."""
         with contextlib.suppress(HeliographError):  # the write itself has happened
             connection = await self._session.until_connected(self._began_at, self._tried_since)
             await self._reader.account(connection, path, family, count, revision)

@@ -1,7 +1,7 @@
 """A session's observations of nodes, each with the revision at which it was true. No I/O.
 
-A plan rests on what was observed. Its transaction compares every revision, so an observation that is out of date costs
-a second attempt and never gives a wrong answer.
+A plan relies on observations. Its transaction compares every revision, so an outdated observation costs a second
+attempt and never gives a wrong answer.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ class ObservedFamily:
 
     @property
     def pzxid(self) -> int:
-        """The revision that changed the list of children last; 0: none did."""
+        """The revision that changed the list of children last; 0: none has."""
         return self.family.pzxid or self.mod_revision
 
     def unaccounted(self, count: int) -> int:
-        """Return how many children fell with their leases since the last change, if ``count`` are there now."""
+        """Return how many children vanished with their leases since the last change, given that ``count`` are left."""
         return self.family.creations - self.family.removals - count
 
 

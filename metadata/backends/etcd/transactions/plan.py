@@ -1,4 +1,4 @@
-"""The plan of one etcd transaction, by ZooKeeper's rules, on what was observed of the nodes. No I/O, no clock.
+"""The plan of one etcd transaction, by ZooKeeper's rules, from the observed nodes. No I/O, no clock.
 
 The paths and values of the operations were checked before (``metadata/znode.py``).
 
@@ -48,7 +48,7 @@ NEVER = -1
 
 
 class CountNeeded(Exception):
-    """The plan needs the number of the children of ``path``."""
+    """The plan needs the number of children of ``path``."""
 
     def __init__(self, path: str) -> None:
         super().__init__(path)
@@ -112,9 +112,10 @@ class TransactionPlan:
     """The transaction of one session that is being planned.
 
     Attributes:
-        looked_nodes, looked_families: what the plan rests on, by path, whether a call could be done or not.
-        nodes, families: what it changes, by path, in the order of the first change.
-        events: what watchers will be told, in order.
+        looked_nodes, looked_families: the observations that the plan relies on, by path, including those of failed
+            calls.
+        nodes, families: the changed nodes and families, by path, in the order of the first change.
+        events: the events for watchers, in order.
         record_events: whether ``events`` must be written down.
     """
 
@@ -134,7 +135,8 @@ class TransactionPlan:
         self._listings = 0
 
     def listings(self) -> Iterator[tuple[str, bool]]:
-        """Yield the nodes that begin or cease to be of a kind that is reaped: path, and whether it is listed now."""
+        """Yield the nodes whose kind becomes, or ceases to be, one that is reaped: the path, and whether it is listed
+        now."""
         for path, node in self.nodes.items():
             was_listed = self.looked_nodes[path].owner < 0
             is_listed = node.exists and node.observed.owner < 0
@@ -142,9 +144,9 @@ class TransactionPlan:
                 yield path, is_listed
 
     def run(self, operations: Sequence[Operation]) -> list[PlannedResult] | MetadataError | None:
-        """Plan one call: its results, the error of its first operation that cannot be done, or None.
+        """Plan one call. Return its results, or the error of its first operation that cannot be done.
 
-        None: it writes a node that an earlier call of the plan writes; it belongs into the next transaction.
+        None: the call writes a node that an earlier call of the plan writes, and belongs in the next transaction.
 
         Raises:
             CountNeeded: nothing was planned; run it again with the number in the snapshot.
@@ -326,7 +328,7 @@ class TransactionPlan:
 def looks_at(
     operations: Sequence[Operation], add_node: Callable[[str], None], add_family: Callable[[str], None]
 ) -> None:
-    """Name the nodes and families that the operations will be planned on, as far as their words tell."""
+    """Return the nodes and families that the plan of some operations will need, as far as their paths tell."""
     for operation in operations:
         path = operation.path
         is_named_later = isinstance(operation, Create) and operation.sequence

@@ -39,7 +39,7 @@ class EtcdRequests:
         self.keys = keys
 
     def unchanged(self, key: bytes, mod_revision: int) -> Any:
-        """Return the comparison that the key was last changed by that revision; 0: that there is no such key."""
+        """Return the comparison that the key was last changed by ``revision``; 0: that there is no such key."""
         compare = self._api.Compare
         return compare(key=key, target=compare.MOD, result=compare.EQUAL, mod_revision=mod_revision)
 
@@ -127,7 +127,8 @@ class EtcdTransaction:
     """A plan as one request of a session.
 
     It also writes the session's record, with the next sequence number, on the condition that the record has not
-    changed: it takes effect once at most, however often it is sent, and never after a later transaction of the session.
+    changed. So it takes effect at most once, however often it is sent, and never after a later transaction of the
+    session.
     """
 
     def __init__(
@@ -147,7 +148,7 @@ class EtcdTransaction:
             record: the session's record that it writes.
             must_write: write the record even if the plan changes nothing, so that no earlier transaction of the
                 session can still take effect.
-            is_barrier: write the barrier key too, so that the watch stream tells of the revision in any case.
+            is_barrier: write the barrier key too, so that the watch stream always reports the revision.
         """
         self._requests = requests
         self._nodes = list(plan.looked_nodes)
@@ -183,7 +184,7 @@ class EtcdTransaction:
         return requests.transaction([session, *self._compares], self._success, failure)
 
     def late_stats_request(self, revision: int) -> Any:
-        """Return the request for the same stats, for a transaction whose answer was lost; 0: as they are now."""
+        """Return the request for the same stats, for a transaction whose answer was lost; 0: the present stats."""
         lookup = self._requests.lookup((), self._stat_paths, self._stat_paths, revision=revision)
         return self._requests.transaction([], lookup)
 

@@ -17,7 +17,7 @@ from heliograph.metadata.znode import ROOT, parent_of
 
 @dataclass(frozen=True, slots=True)
 class Revisions:
-    """The revisions that created a node, set its value last and, where it matters, changed its children last."""
+    """The revisions that created a node, last set its value and, if it matters, last changed its children."""
 
     czxid: int
     mzxid: int
@@ -37,7 +37,7 @@ class CachedNodes:
         return [root for root in self._roots if root == ROOT or not self._covers(parent_of(root))]
 
     def cover(self, root: str, nodes: Mapping[str, Revisions]) -> None:
-        """Cache the nodes at ``root`` and below; ``nodes`` is what there is now."""
+        """Cache the nodes at ``root`` and below; ``nodes`` are the present ones."""
         assert all(is_within(path, root) for path in nodes), "the nodes are at the root and below"
         self._roots[root] += 1
         for path in [path for path in self._nodes if is_within(path, root)]:
@@ -67,7 +67,7 @@ class CachedNodes:
     def replace(self, now: Mapping[str, Revisions]) -> list[WatchEvent]:
         """Replace the cached nodes by those of a scan.
 
-        Return the events that lead from the old ones to the new ones.
+        Return the events that lead from the old nodes to the new ones.
         """
         before, self._nodes = self._nodes, dict(now)
         events = [WatchEvent(EventType.DELETED, path) for path in _deepest_first(before) if _is_gone(before, now, path)]

@@ -23,7 +23,7 @@ class RangeScan:
         self._connection = connection
 
     async def below(self, roots: Sequence[str]) -> tuple[int, dict[str, Revisions]]:
-        """Return the revision now, and every node at the given paths and below as it was then.
+        """Return the present revision, and every node at the given paths and below at that revision.
 
         Raises:
             ConnectionLossError.
@@ -36,9 +36,9 @@ class RangeScan:
         raise ConnectionLossError(f"etcd at {self._connection.endpoint} compacts faster than it can be read")
 
     async def nodes(self, paths: Iterable[str]) -> tuple[int, dict[str, Revisions]]:
-        """Return the revision now, and those of the given nodes that exist, with the revisions of their families.
+        """Return the present revision, and the revisions of the given nodes that exist and of their families.
 
-        A node may be read later than at that revision, never earlier.
+        A node may be read at a later revision than that, never at an earlier one.
         """
         wanted = sorted(set(paths))
         found: dict[str, Revisions] = {}

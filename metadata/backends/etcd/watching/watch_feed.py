@@ -1,11 +1,11 @@
 """The path from etcd's watch stream to the session's watches: in order, without a gap, and before what is read.
 
-``revision`` is the newest one that the watches were told of. After a lost connection the stream goes on from there, on
-any endpoint. Where etcd has compacted that part of its history, the nodes are read as they are, and the watches are
+``revision`` is the newest revision that the watches were told of. After a lost connection the stream goes on from
+there, on any endpoint. If etcd has compacted that part of its history, the present nodes are read, and the watches are
 told of the differences.
 
-A read waits with ``reached`` before it is answered. It names the newest revision that its answer reveals. That is
-always a revision of a key that the stream tells of, so the wait ends.
+A read waits with ``reached`` before it is answered. It names the newest revision that its answer reveals, which is
+always the revision of a key that the stream reports, so the wait ends.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ _DELETE = 1  # mvccpb.Event.DELETE
 
 @dataclass(slots=True)
 class Change:
-    """One revision: the events that watchers are told of, and the nodes as it left them (None: deleted).
+    """One revision: the events for watchers, and the changed nodes as of then (None: deleted).
 
-    ``is_session_over``: it ended the session that reads it, which is told nothing else of it.
+    ``is_session_over``: it ended the session that reads it, which gets none of its events.
     """
 
     revision: int
@@ -96,8 +96,8 @@ class EtcdWatch(StandingWatch):
 class EtcdWatchTable(StandingWatches[EtcdWatch]):
     """All watches of one session: who is told of which change, and from which revision on.
 
-    A watch is added before the read that comes with it is sent, and armed with the revision that the read was answered
-    at: changes up to there were in the answer, later ones are told, also those that arrived before the answer did.
+    A watch is added before its read is sent, and armed with the revision at which the read was answered: the answer
+    contains the changes up to that revision. Later changes are told, even those that arrived before the answer.
     """
 
     def arm_at(self, watch: EtcdWatch, revision: int, node: Revisions | None) -> None:
@@ -119,7 +119,7 @@ class EtcdWatchTable(StandingWatches[EtcdWatch]):
                 self._publish(revision, WatchEvent(EventType.CHILD, parent_of(event.path)))
 
     def missed(self, nodes: Mapping[str, Revisions]) -> list[WatchEvent]:
-        """Return what the one-shot watches missed if the nodes are as given now; those left out do not exist."""
+        """Return the events that the one-shot watches missed, given the present nodes; nodes left out do not exist."""
         missed = ((watch.path, watch.missed(nodes.get(watch.path))) for watch in self)
         return list(dict.fromkeys(WatchEvent(kind, path) for path, kind in missed if kind is not None))
 
@@ -164,11 +164,11 @@ class WatchFeed:
 
     @property
     def has_watches(self) -> bool:
-        """Whether any watch stands, so that an event could come too late."""
+        """Whether there is any watch, so that an event could come too late."""
         return len(self._watches) > 0
 
     async def attach(self, connection: EtcdConnection, session_id: int, revision: int) -> None:
-        """Open the stream on a new connection and go on where the last one ended.
+        """Open the stream on a new connection and go on where the previous stream ended.
 
         Args:
             revision: a revision of etcd at which the session was there.
@@ -185,7 +185,7 @@ class WatchFeed:
             await self._start(connection, stream)
 
     def detach(self) -> None:
-        """Close the stream of a connection that is given up. The watches stand and are told later."""
+        """Close the stream of an abandoned connection. The watches remain and are told later."""
         if self._starting is not None:
             self._starting.cancel()
             self._starting = None
@@ -196,7 +196,7 @@ class WatchFeed:
         self._is_standing.clear()
 
     def close(self) -> None:
-        """End every watch: the session is over, and no watcher is called from now on."""
+        """End every watch because the session is over. No watcher is called from now on."""
         self._is_closed = True
         self.detach()
         self._watches.clear()

@@ -1,8 +1,8 @@
 """One watch stream of a connection: two etcd watchers, read on a thread, handled on the event loop.
 
 The first watches the session's own key, so that the session hears at once when another client ends it. The second is
-asked for when the session sets its first watch. It watches every node of the store, and the session's key once more:
-one watcher for all, because etcd keeps the order of changes within a watcher and not between two.
+asked for when the session sets its first watch. It watches every node of the store and, again, the session's key: one
+watcher for all, because etcd keeps the order of changes within one watcher only.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class WatchStream:
     ) -> None:
         """
         Args:
-            on_response: gets every response except those that confirm a watcher.
+            on_response: gets every response except the confirmations of watchers.
             on_broken: called once when the stream has ended without ``close``.
         """
         self._connection = connection
@@ -52,7 +52,7 @@ class WatchStream:
         self._thread.start()
 
     async def watch_session(self, keys: Keys, session_id: int, start_revision: int) -> None:
-        """Watch the session's own key; a response to SESSION_WATCH says that it is gone."""
+        """Watch the session's own key; a response to SESSION_WATCH reports its deletion."""
         create = self._connection.api.WatchCreateRequest(key=keys.session(session_id), start_revision=start_revision)
         create.filters.append(self._connection.api.WatchCreateRequest.NOPUT)
         await self._watch(create)

@@ -38,7 +38,7 @@ class EtcdAddress:
 
     @classmethod
     def parse(cls, url: str) -> EtcdAddress:
-        """Parse a URL. A password that it does not hold is taken from HELIOGRAPH_METADATA_PASSWORD.
+        """Parse a URL. A missing password is taken from HELIOGRAPH_METADATA_PASSWORD.
 
         Raises:
             InvalidConfigError: the URL is malformed; says how.

@@ -1,7 +1,7 @@
-"""One connection to one endpoint of etcd. gRPC runs on threads of its own; its answers come back to the event loop.
+"""One connection to one endpoint of etcd. gRPC runs on its own threads; its answers come back to the event loop.
 
-The blocking kind of gRPC is used because it serves any number of event loops and threads of a process at once, and
-because a lease is renewed while the loop is busy.
+Blocking gRPC is used because it serves any number of event loops and threads of a process at once, and because a lease
+has to be renewed while the loop is busy.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _HAS_LEADER = ("hasleader", "true")  # a member that lost its cluster says so, i
 
 
 class EtcdConnection:
-    """A connection that is made with its first call, which is the first to fail."""
+    """A connection that is opened by its first call. If it cannot be opened, that call fails."""
 
     def __init__(self, address: EtcdAddress, endpoint: str) -> None:
         api = etcd_api()
@@ -89,12 +89,12 @@ class EtcdConnection:
         """End a lease.
 
         Raises:
-            SessionExpiredError: there is none of that id.
+            SessionExpiredError: there is no lease of that id.
         """
         await self._call(self._revoke, self.api.LeaseRevokeRequest(ID=lease_id), seconds)
 
     def renew_blocking(self, lease_id: int, seconds: float) -> int:
-        """Renew a lease, from any thread but the loop's. Return the seconds that it has again, 0 when it is over.
+        """Renew a lease, from any thread but the loop's. Return its remaining seconds, 0 if it is over.
 
         Raises:
             ConnectionLossError: no answer.
@@ -123,7 +123,7 @@ class EtcdConnection:
         self._channel.close()
 
     async def _call(self, method: Any, request: Any, seconds: float) -> Any:
-        """Call a method; call it again with a new token if etcd refused the old one, which changes nothing.
+        """Call a method. If etcd refused the token, which changes nothing, repeat the call with a new one.
 
         Raises:
             HeliographError.
@@ -188,7 +188,7 @@ def open_channel(endpoint: str, tls: Tls | None) -> grpc.Channel:
 
 
 def tell_loop(loop: asyncio.AbstractEventLoop, callback: Callable[[], object]) -> None:
-    """Have ``callback`` called on the loop, from another thread. Nothing happens if the loop is closed."""
+    """Call ``callback`` on the loop, from another thread. Nothing happens if the loop is closed."""
     with contextlib.suppress(RuntimeError):
         loop.call_soon_threadsafe(callback)
 

@@ -20,15 +20,15 @@ _REFUSED = ("authentication failed", "user name is empty", "user name not found"
 
 
 class CompactedError(HeliographError):
-    """The revision that was asked for is compacted. Caught inside this package."""
+    """The requested revision is compacted. Caught inside this package."""
 
 
 class StaleTokenError(HeliographError):
-    """The token of the user is not valid any more. Caught inside this package."""
+    """The user's token is no longer valid. Caught inside this package."""
 
 
 def translated(error: grpc.RpcError, endpoint: str) -> HeliographError:
-    """Return the error that a failed call raises. ConnectionLossError: whether it happened is unknown."""
+    """Return our error for a failed call. ConnectionLossError: the outcome is unknown."""
     code, details = _code_and_details(error)
     said = f"etcd at {endpoint}: {details or code.name.lower()}"
     if code is _Code.UNAUTHENTICATED or any(words in details for words in _STALE):

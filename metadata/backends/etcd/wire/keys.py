@@ -28,7 +28,7 @@ class Keys:
         self._path_at = len(self._node) + 4
 
     def reaped_node(self, path: str) -> bytes:
-        """Return the key that lists a container or a node with a time to live; it lies outside of the tree."""
+        """Return the key that lists a container or a node with a time to live; it lies outside the tree."""
         return self.reaped + path.encode()
 
     def session(self, session_id: int) -> bytes:

@@ -1,7 +1,7 @@
 """Every bound of the etcd backend, with its unit, beside those of ``metadata/session/limits.py``.
 
-A session is a lease. It is kept by renewals, which a thread of their own sends while the event loop is busy. A new
-leader of etcd gives every lease its full time again, which only adds to the time that the owner counts on.
+A session is a lease, renewed by a thread of its own, so a busy event loop costs no session. A new leader of etcd gives
+every lease its full time again, so the lease ends no sooner than its owner expects.
 """
 
 from __future__ import annotations

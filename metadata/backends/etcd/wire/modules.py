@@ -1,9 +1,9 @@
 """The messages and stubs of etcd's API, from the ``etcd3`` package, for the protobuf that is installed.
 
-The package's generated modules were made for protobuf 3 and fail to import under any later one. The serialized
-descriptors in them are still valid. This module reads it from their source, builds the same three modules with the
-installed protobuf and puts them where ``etcd3`` looks for them. The descriptors have a pool of their own, so that they
-do not clash with another library's file of the same name.
+The package's generated modules were made for protobuf 3 and cannot be imported under later releases. The serialized
+descriptors in them are still valid. This module reads the descriptors from the source, builds the same three modules
+with the installed protobuf and puts them where ``etcd3`` looks for them. The descriptors have a pool of their own, so
+that they do not clash with another library's file of the same name.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def etcd_api() -> Any:
     """Return the module with every message and every stub (``etcd3.etcdrpc``).
 
     Raises:
-        ResourceError: the package is missing, or is not the one that this was written for.
+        ResourceError: the package is missing, or is not the release that this was written for.
     """
     with _lock:
         try:
@@ -71,7 +71,7 @@ def _put_in_place(folder: Path) -> None:
 
 
 def _descriptor_in(source: Path) -> bytes:
-    """Return the serialized file descriptor: the longest ``serialized_pb`` that the source gives to a call."""
+    """Return the serialized file descriptor: the longest ``serialized_pb`` argument in the source."""
     found = [
         _literal(node.value)
         for node in ast.walk(ast.parse(source.read_text()))

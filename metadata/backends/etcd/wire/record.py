@@ -1,6 +1,6 @@
 """The values that the etcd backend writes; the byte map is in docs/formats-metadata.md. No I/O.
 
-Every value begins with a CRC32C of its key and of what follows, and the version of its layout.
+Every value begins with a CRC32C of its key and of all bytes after the checksum, and the version of its layout.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ class NodeHead:
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """A node's family: the numbers of children ever created in it and of those known to be gone.
+    """A node's family: how many children were ever created in it, and how many of them are known to be gone.
 
-    ``pzxid`` 0: the revision that wrote this was the last to change the list of children.
+    ``pzxid`` 0: the revision that wrote this record was the last to change the list of children.
     """
 
     creations: int = 0
@@ -60,7 +60,8 @@ class Family:
 class SessionRecord:
     """A session's record. ``sequence`` counts its transactions: it shows whether a transaction took effect.
 
-    ``owner`` names the client that took the session over last, "" for the one that began it. The sequence is its own.
+    ``owner`` names the client that last took the session over, "" for the client that began it. Each owner has its own
+    sequence.
     """
 
     sequence: int
@@ -73,10 +74,10 @@ def encode_layout(key: bytes) -> bytes:
 
 
 def check_layout(key: bytes, stored: bytes) -> None:
-    """Check that this version can read what stands under a prefix.
+    """Check that this version can read the data under a prefix.
 
     Raises:
-        RecordError: another version wrote it, or it is no metadata of Heliograph.
+        RecordError: another version wrote it, or it is not Heliograph's metadata.
     """
     found = opened(key, stored, RECORD_VERSION, 1)
     if found != LAYOUT:
@@ -139,7 +140,7 @@ def decode_session(key: bytes, stored: bytes) -> SessionRecord:
 
 
 def encode_events(key: bytes, events: Sequence[WatchEvent]) -> bytes:
-    """Return the value of the events key: the events of one revision, where its keys alone do not tell them."""
+    """Return the value of the events key: the events of one revision, if they cannot be inferred from its keys."""
     items = [[_EVENT_CODES[event.type], event.path] for event in events if event.type in _EVENT_CODES]
     packed: bytes = msgpack.packb(items)
     return sealed(key, packed, RECORD_VERSION)
