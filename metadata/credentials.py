@@ -23,7 +23,7 @@ def credentials_of(user_part: str) -> tuple[str, str]:
 
 
 def secrets_of_url(url: str) -> str | None:
-    """Return the secrets in the URL of an embedded store, else the secrets in the environment; None if there are none."""
+    """Return the secrets in the URL of an embedded store, or in the environment; None if there are none."""
     password = urlsplit(url).password
     return unquote(password) if password else secrets_in()
 

@@ -375,7 +375,6 @@ class Policies:
         return self.inactive_delete_seconds if self.inactive_delete else 0
 
     def of_subscription(self, name: str) -> Policies:
-        """Return the policies of one subscription of the topic."""
         return self
 
 

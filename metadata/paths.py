@@ -153,7 +153,6 @@ def ledger_id_at(path: str) -> int | None:
 
 
 def namespace(tenant: str, name: str) -> str:
-    """Return the path of the NamespacePolicies."""
     return f"{NAMESPACES}/{_part(tenant)}/{_part(name)}"
 
 
@@ -178,7 +177,6 @@ def schema(history_path: str, version: int) -> str:
 
 
 def wish(subject: str) -> str:
-    """Return the path of the Wish for a subject."""
     return f"{WISHES}/{_part(subject)}"
 
 

@@ -65,43 +65,33 @@ class AuditorActor:
         return await self._service.audit(everything=everything)
 
     async def decommission(self, bookie_id: str) -> dict[str, Any]:
-        """Begin to empty a bookie that is to leave the cluster, as ``Decommission.begin`` does."""
         return await self._service.decommission.begin(bookie_id)
 
     async def cancel_decommission(self, bookie_id: str) -> None:
-        """Keep the bookie in the cluster, as ``Decommission.cancel`` does."""
         await self._service.decommission.cancel(bookie_id)
 
     async def finish_decommission(self, bookie_id: str) -> None:
-        """Forget a bookie that is empty and stopped, as ``Decommission.finish`` does."""
         await self._service.decommission.finish(bookie_id)
 
     async def permit_empty_disk(self, bookie_id: str, accept_loss: bool = False) -> dict[str, Any]:
-        """Let a bookie's next start accept empty directories, as ``DiskReplacement.permit`` does."""
         return await self._service.replacement.permit(bookie_id, accept_loss=accept_loss)
 
     async def recover_bookie(self, bookie_id: str, is_replaced: bool = False) -> dict[str, Any]:
-        """Make the copies of a lost bookie again now, as ``DiskReplacement.recover`` does."""
         return await self._service.replacement.recover(bookie_id, is_replaced=is_replaced)
 
     async def recovery_progress(self, bookie_id: str) -> dict[str, Any]:
-        """Return how many ledgers of a bookie are still to be repaired, as ``DiskReplacement.progress`` does."""
         return await self._service.replacement.progress(bookie_id)
 
     async def describe_ledger(self, ledger_id: int) -> dict[str, Any]:
-        """Return the record of a ledger and the entries that its bookies hold, as ``Auditor.describe`` does."""
         return await self._service.describe(ledger_id)
 
     async def repair_tasks(self) -> dict[str, Any]:
-        """Return the repair tasks, as ``AuditorService.repair_tasks`` does."""
         return await self._service.repair_tasks()
 
     async def repair_status(self) -> dict[str, Any]:
-        """Return the progress of repair, as ``AuditorService.repair_status`` does."""
         return await self._service.repair_status()
 
     async def pause(self, repair: bool | None = None, scrubs: bool | None = None) -> None:
-        """Pause or resume repair or scrubs, as ``AuditorService.pause`` does."""
         await self._service.pause(repair=repair, scrubs=scrubs)
 
     async def statistics(self) -> dict[str, Any]:
@@ -109,7 +99,6 @@ class AuditorActor:
         return self._service.statistics()
 
     async def history(self) -> dict[str, Any]:
-        """Return two hours of the statistics, as ``History.told`` does."""
         return self._service.history.told()
 
     async def pid(self) -> int:

@@ -27,11 +27,9 @@ class Membership:
         self._changes = Changes(store, lists, lambda _: on_change(), on_change)
 
     async def start(self) -> None:
-        """Start to watch for changes."""
         await self._changes.start()
 
     def stop(self) -> None:
-        """Stop watching."""
         self._changes.stop()
 
     async def alive(self) -> frozenset[str]:

@@ -37,7 +37,6 @@ class SilenceWatch:
         self._is_told = False
 
     def start(self) -> None:
-        """Watch from now on."""
         self._store.add_session_listener(self._on_session)
 
     async def stop(self) -> None:

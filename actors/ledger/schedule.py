@@ -38,7 +38,6 @@ class WriteSchedule:
         return self.sets[entry_id % self.ensemble_size]
 
     def mask(self, entry_id: int) -> int:
-        """Return the write set of an entry, as a mask."""
         return self.masks[entry_id % self.ensemble_size]
 
     def is_broken(self, entry_id: int, failed: int) -> bool:
@@ -76,7 +75,6 @@ def schedule_of(ensemble_size: int, write_quorum: int, ack_quorum: int) -> Write
 
 
 def mask_of(positions: Iterable[int]) -> int:
-    """Return the mask of some positions."""
     mask = 0
     for position in positions:
         mask |= 1 << position

@@ -37,8 +37,6 @@ WRITER_LIFECYCLE = Lifecycle(
 
 
 class RecoveryPhase(enum.Enum):
-    """Phase of a recovery."""
-
     MARKING = "marking"
     FENCING = "fencing"
     COPYING = "copying"
@@ -77,8 +75,6 @@ RECOVERY_LIFECYCLE = Lifecycle(
 
 
 class RepairPhase(enum.Enum):
-    """Phase of a repair."""
-
     LISTING = "listing"
     VERIFYING = "verifying"
     COPYING = "copying"

@@ -54,7 +54,6 @@ class Entry:
 def encode_entry(
     ledger_id: int, entry_id: int, last_add_confirmed: int, length: int, payload: bytes | memoryview
 ) -> bytes:
-    """Return the bytes of one entry."""
     return b"".join((encode_entry_head(ledger_id, entry_id, last_add_confirmed, length, payload), payload))
 
 

@@ -60,7 +60,6 @@ def encode_request_head(request: BookieRequest, body_bytes: int = 0) -> bytes:
 
 
 def encode_request(request: BookieRequest, body: bytes | memoryview = b"") -> bytes:
-    """Return the whole frame of a request."""
     head = encode_request_head(request, len(body))
     return b"".join((head, body)) if body else head
 
@@ -72,7 +71,6 @@ def encode_answer_head(answer: Answer, body_bytes: int = 0) -> bytes:
 
 
 def encode_answer(answer: Answer, body: bytes | memoryview = b"") -> bytes:
-    """Return the whole frame of an answer."""
     head = encode_answer_head(answer, len(body))
     return b"".join((head, body)) if body else head
 

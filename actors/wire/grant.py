@@ -66,7 +66,6 @@ class ReadGrant:
         return "the grant has expired" if self.is_expired(now_ms) else ""
 
     def is_expired(self, now_ms: int) -> bool:
-        """Return whether the grant has ended."""
         return now_ms >= self.expires_ms
 
 

@@ -124,7 +124,6 @@ class PendingAdds(dict[int, Add]):
         return expired
 
     def take_all(self) -> list[tuple[AddListener, Any]]:
-        """Return all adds."""
         waiting = [add[:2] for add in (*self.values(), *self._split.values())]
         for sent in self._ranges.values():
             waiting += sent.one_by_one()

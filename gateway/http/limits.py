@@ -68,7 +68,6 @@ class BodyBudget:
 
     @property
     def held_bytes(self) -> int:
-        """The bytes that are held now."""
         return self._held.total
 
     def take(self, address: str, size: int) -> None:
@@ -149,7 +148,6 @@ class RateLimits:
         return longest
 
     def use(self, keys: Iterable[tuple[str, str]], requests: int, size: int, now: float) -> None:
-        """Count requests and bytes."""
         for kind, key in keys:
             of_requests, of_bytes = self._rates[kind]
             of_requests.use(key, requests, now)
@@ -157,7 +155,6 @@ class RateLimits:
 
 
 def too_fast(wait: float, kind: str) -> TooManyRequestsError:
-    """Return the error of a caller that has to wait."""
     error = TooManyRequestsError(
         f"this {kind} uses more requests or bytes a second than it may", field=f"{kind}_requests_per_second"
     )

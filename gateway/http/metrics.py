@@ -79,7 +79,6 @@ class GatewayMetrics:
         self.add("messages_acknowledged_total", transport, count=messages)
 
     def series(self) -> dict[str, list[Sample]]:
-        """Return the samples of all of the gateway's metrics."""
         found: dict[str, list[Sample]] = {name: list(values.items()) for name, values in self._values.items()}
         found["heliograph_gateway_memory_bytes"] = [((), memory().used)]
         found["heliograph_gateway_memory_budget_bytes"] = [((), budget())]

@@ -73,7 +73,6 @@ class RoleClient:
             yield self._client
 
     async def close(self) -> None:
-        """Close the connections."""
         await self._client.close()
 
     async def _opened(self, opening: Awaitable[Handle]) -> Handle:

@@ -271,7 +271,6 @@ class RestConsumers:
                 await session.redeliver(overdue)
 
     async def close(self) -> None:
-        """Close all sessions."""
         for key in list(self._sessions):
             await self.close_session(key)
 

@@ -101,7 +101,6 @@ class Leases(ABC, Generic[Key, Handle]):
         await self._close_where(lambda _, slot: slot.users == 0 and now - slot.last_used >= self._idle_seconds)
 
     async def close(self) -> None:
-        """Close all handles."""
         await self._close_where(lambda *_: True)
 
     def __len__(self) -> int:

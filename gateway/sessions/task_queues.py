@@ -61,7 +61,6 @@ class TaskQueues(Leases[Key, QueueSession]):
 
 
 async def open_queue(client: Any, options: TaskOptions) -> QueueSession:
-    """Return the open session of a queue."""
     session = QueueSession(client, options)
     try:
         return await session.open()

@@ -261,7 +261,6 @@ def _check_media_type(headers: Mapping[str, str], wanted: Sequence[str]) -> None
 
 
 def too_many_messages(field: str) -> MessageTooLargeError:
-    """Return the error of a request with more messages than one may have."""
     return MessageTooLargeError(
         f"the request has more than {REQUEST_MESSAGES_MAX} messages: send fewer at once",
         field=field,

@@ -28,7 +28,6 @@ class SegmentPaths:
 
 
 def routed_path(scope: dict[str, Any] | Scope) -> str:
-    """Return the path to match routes with."""
     raw: bytes | None = scope.get("raw_path")
     if raw is None:
         path: str = scope["path"]

@@ -282,8 +282,6 @@ async def consumer_endpoint(
     topic: str,
     subscription: str,
 ) -> None:
-    """Serve a WebSocket consumer of one topic."""
-
     async def open_session() -> WebSocketConsumerSession:
         name = topic_name(domain, tenant, namespace, topic)
         query = await query_of(ConsumerQuery, websocket)

@@ -220,7 +220,6 @@ def command_error(code: int, reason: str, context: str | None) -> str:
 
 
 def end_of_topic(reached: bool) -> str:
-    """Return the answer to isEndOfTopic."""
     return json.dumps({"endOfTopic": reached})
 
 

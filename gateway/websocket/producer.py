@@ -154,8 +154,6 @@ class WebSocketProducerSession:
 async def producer_endpoint(
     websocket: WebSocket, services: ServicesDep, domain: str, tenant: str, namespace: str, topic: str
 ) -> None:
-    """Serve a WebSocket producer."""
-
     async def open_session() -> WebSocketSession:
         name = topic_name(domain, tenant, namespace, topic)
         query = await query_of(ProducerQuery, websocket)

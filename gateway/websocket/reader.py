@@ -49,8 +49,6 @@ class ReaderSession(DeliverySession):
 async def reader_endpoint(
     websocket: WebSocket, services: ServicesDep, domain: str, tenant: str, namespace: str, topic: str
 ) -> None:
-    """Serve a WebSocket reader."""
-
     async def open_session() -> ReaderSession:
         name = topic_name(domain, tenant, namespace, topic)
         query = await query_of(ReaderQuery, websocket)

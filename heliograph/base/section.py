@@ -30,7 +30,6 @@ class SettingScope(enum.Enum):
     NODE = enum.auto()  # these, and those that a node may decide for its own parts
 
     def has(self, declared: Setting) -> bool:
-        """Return whether a field is a setting."""
         return self is SettingScope.ALL or not declared.decided or (self is SettingScope.NODE and declared.is_of_nodes)
 
 

@@ -313,7 +313,6 @@ def ray_token() -> str:
 
 
 def has_token() -> bool:
-    """Return whether this user has a token of Ray."""
     return bool(ray_token())
 
 

@@ -325,7 +325,6 @@ class ClusterConfig(ClusterSettings):
         return WatchFiles(str(self.home_directory), address, self.namespace)
 
     def logs_config(self) -> LogsConfig:
-        """Return the configuration of the logs of all parts."""
         return self._build(LogsConfig, directory=self.home_directory / LOGS)
 
     def _build(self, part: type[C], given: Mapping[str, Any] | None = None, **decided: Any) -> C:

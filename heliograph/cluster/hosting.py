@@ -229,7 +229,6 @@ def begin_hosting(
 
 
 def prepare_process() -> None:
-    """Prepare a process for the parts that it is to host."""
     os.umask(PRIVATE_UMASK)  # messages, metadata and logs are for the user of the cluster alone
     assert __debug__, "invariants are checked by assert: do not run with python -O"
 

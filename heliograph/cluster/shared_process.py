@@ -76,11 +76,9 @@ class SharedProcess:
         self.parts = SharedParts(namespace)
 
     async def call(self, part: str, method: str, arguments: Sequence[Any], options: Mapping[str, Any]) -> Any:
-        """Call a method of a part, as ``SharedParts.call`` does."""
         return await self.parts.call(part, method, arguments, options)
 
     async def begin(self, name: str) -> None:
-        """Make a part, as ``SharedParts.begin`` does."""
         await self.parts.begin(name)
 
     async def end(self, name: str) -> None:

@@ -50,7 +50,6 @@ class StateForm:
         return bytes(state) if self._schema is None else self._schema.encode(state)
 
     def decode(self, data: bytes | None) -> Any:
-        """Return the state of some bytes."""
         if data is None:
             return self.new()
         return data if self._decode is None else self._decode(data)
@@ -149,7 +148,6 @@ class PartitionState:
         return last is None or position > last
 
     def cell(self, key: StateKey) -> Cell:
-        """Return the state of a key to be worked on."""
         found = self._cells.get(key)
         if found is None:
             text = key.text
@@ -199,7 +197,6 @@ class PartitionState:
                 self._cells.pop(context.cell.key, None)
 
     def send(self, outputs: Iterable[ProcessorOutput]) -> None:
-        """Add outputs to the group."""
         for output in outputs:
             self._outputs.append(output)
             self._bytes += output.size
@@ -248,7 +245,6 @@ class PartitionState:
 
     @property
     def topics(self) -> set[str]:
-        """Return the topics to which the group sends."""
         return {output.topic for output in self._outputs}
 
     def sealed(self, choose: Callable[[ProcessorOutput], int]) -> GroupRecord:

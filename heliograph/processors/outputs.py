@@ -100,7 +100,6 @@ class Outputs:
         await asyncio.gather(*(self._publish(place, group, share) for place, share in shares.items()))
 
     async def close(self) -> None:
-        """Close the producers."""
         await asyncio.gather(*(producer.close() for producer in self._producers.values()))
 
     async def _publish(self, place: tuple[str, int], group: GroupRecord, outputs: Sequence[ProcessorOutput]) -> None:

@@ -59,7 +59,6 @@ class KeyRecord:
         return self.state is None and not self.timers
 
     def encode(self) -> bytes:
-        """Return the bytes of the record."""
         kept = {"s": self.state, "t": dict(self.timers)}
         return bytes(
             msgpack.packb({"v": VERSION, **{name: value for name, value in kept.items() if value or value == b""}})
@@ -123,7 +122,6 @@ class GroupRecord:
     life: str = ""
 
     def encode(self) -> bytes:
-        """Return the bytes of the record."""
         outputs = [
             [each.topic, each.partition, each.key, each.payload, dict(each.properties or {}), each.event_time_ms]
             for each in self.outputs

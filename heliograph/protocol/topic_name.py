@@ -71,7 +71,6 @@ class TopicName:
         return self.partitioned_name == TRANSACTION_COORDINATOR
 
     def of_partition(self, index: int) -> TopicName:
-        """Return the name of one partition of this topic."""
         assert self.partition < 0, "a partition does not have partitions"
         assert index >= 0, "partitions count from 0"
         return TopicName(self.domain, self.tenant, self.namespace_name, f"{self.local_name}-partition-{index}", index)

@@ -134,7 +134,6 @@ class TopicNames:
 
 
 def topics_hash(names: Iterable[str]) -> str:
-    """Return the hash of a list of topics."""
     return TopicNames(names).hash
 
 

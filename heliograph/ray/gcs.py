@@ -31,7 +31,6 @@ class DetachedGcs:
         self._client.internal_kv_put(key, value, True, space, timeout=CALL_SECONDS)
 
     def forget(self, key: bytes, space: bytes) -> None:
-        """Forget a key."""
         self._client.internal_kv_del(key, False, space, timeout=CALL_SECONDS)
 
     def programs(self) -> Mapping[str, Any]:
@@ -64,7 +63,6 @@ def keep(key: bytes, value: bytes, space: bytes) -> None:
 
 
 def forget(key: bytes, space: bytes) -> None:
-    """Forget a key of the joined Ray."""
     _store()._internal_kv_del(key, namespace=space)
 
 

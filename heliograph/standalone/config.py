@@ -124,7 +124,6 @@ class StandaloneConfig:
         return _made(BrokerConfig, made, self.broker, "broker.")
 
     def gateway_config(self, security: Security | None) -> GatewayConfig:
-        """Return the settings of the gateway."""
         made: dict[str, Any] = {"host": self.host, "port": self.http_port, "advertised_host": self.reached_at}
         made["max_message_bytes"] = self.max_message_bytes
         if security is not None:

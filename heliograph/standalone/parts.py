@@ -42,7 +42,6 @@ class LocalParts:
         self._metadata = metadata
 
     async def names(self) -> list[str]:
-        """Return the names of the metadata store, the bookies and the broker."""
         return [METADATA, *self._bookies, BROKER]
 
     async def ask(self, part: str, method: str, arguments: list[Any]) -> Any:

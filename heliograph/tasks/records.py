@@ -26,8 +26,6 @@ REASON, TRACEBACK, ATTEMPTS = "heliograph.reason", "heliograph.traceback", "heli
 
 
 class JobState(enum.StrEnum):
-    """State of a job."""
-
     PENDING = "PENDING"
     STARTED = "STARTED"
     RETRY = "RETRY"
@@ -114,7 +112,6 @@ class JobRecord:
         return self.state is JobState.REVOKED or known.source in ("", self.source) or not self.source
 
     def encode(self) -> bytes:
-        """Return the bytes of the record."""
         values = {name: getattr(self, name) for name in _FIELDS}
         kept = {name: value for name, value in values.items() if value not in (None, "", 0, False) or name == "state"}
         return bytes(msgpack.packb({"v": VERSION, **kept, "state": str(self.state)}))

@@ -84,7 +84,6 @@ class Schedule:
         return round(found.timestamp() * 1000)
 
     def encode(self) -> bytes:
-        """Return the bytes of the schedule."""
         values = {name: getattr(self, name) for name in _FIELDS}
         return bytes(msgpack.packb({"v": VERSION, **{name: each for name, each in values.items() if each is not None}}))
 
@@ -96,7 +95,6 @@ class Submission:
     at_ms: int
 
     def encode(self) -> bytes:
-        """Return the bytes of the record."""
         return bytes(msgpack.packb({"v": VERSION, "at_ms": self.at_ms}))
 
 

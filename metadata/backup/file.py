@@ -59,7 +59,7 @@ class BackupSummary:
 
 
 class BackupWriter:
-    """Writes a file under another name and renames it at the end, so the name holds a whole backup or its old content."""
+    """Writes a file under another name and renames it at the end, so the name has a whole backup or its old content."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

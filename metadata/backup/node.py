@@ -72,7 +72,6 @@ class DigestSum:
         self._sum = 0
 
     def add(self, node: BackupNode) -> None:
-        """Count a node."""
         self.nodes += 1
         self._sum = (self._sum + node.digest()) % (1 << 8 * DIGEST_BYTES)
 

@@ -125,7 +125,6 @@ class EtcdMemberActor:
         self._is_retiring = is_retiring
 
     async def etcd_pid(self) -> int:
-        """Return the pid of etcd."""
         assert self._child is not None, "it was started"
         return self._child.pid
 

@@ -144,6 +144,5 @@ def _at(listed: ListedMember) -> EtcdMember:
 
 
 def without(membership: EtcdMembership, name: str) -> EtcdMembership:
-    """Return the membership without a member."""
     assert len(membership.members) > 1, "the last member stays"
     return replace(membership, members=tuple(each for each in membership.members if each.name != name))

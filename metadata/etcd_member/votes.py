@@ -34,7 +34,6 @@ class EtcdVotes:
         self._endpoint = endpoint
 
     def listed(self) -> list[ListedMember]:
-        """Return all members."""
         api = etcd_api()
         with self._channel() as channel:
             answer = self._call(api.ClusterStub(channel).MemberList, api.MemberListRequest())

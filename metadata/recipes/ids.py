@@ -60,7 +60,7 @@ async def last_ledger_id(store: MetadataStore) -> int:
 
 
 class _Queue:
-    """The callers of one session that wait for ids. It must not refer to the store, which is its key in a weak mapping."""
+    """The callers of one session that wait for ids. It must not refer to the store, which is its weak key."""
 
     def __init__(self) -> None:
         self._waiting: list[asyncio.Future[int]] = []

@@ -1,4 +1,4 @@
-"""The progress of all replication workers, in metadata: each worker keeps an ephemeral record, and readers sum them up."""
+"""The progress of all replication workers, in metadata: each worker keeps an ephemeral record, which readers sum up."""
 
 from __future__ import annotations
 

@@ -27,7 +27,6 @@ class Call:
         return self.future is not None and self.future.done()
 
     def answer(self, result: Any) -> None:
-        """Give the caller its result."""
         if self.future is not None and not self.future.done():
             self.future.set_result(result)
 

@@ -77,7 +77,6 @@ class SessionClock:
 
     @property
     def over(self) -> SessionExpiredError:
-        """The error of calls in a session that is over."""
         return SessionExpiredError(f"metadata session {self.session_id:#x} is over")
 
     def check(self) -> None:

@@ -65,7 +65,6 @@ class WatchTable(Generic[W]):
         return entry.number in self._entries
 
     def add(self, entry: W) -> W:
-        """Set a watch and return it."""
         assert entry.number == 0, "a watch is set once"
         entry.number = next(self._numbers)
         self._entries[entry.number] = entry

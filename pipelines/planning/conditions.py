@@ -123,7 +123,6 @@ def where_of(given: Iterable[Given] | None) -> Where | None:
 
 
 def both(one: Where | None, other: Where | None) -> Where | None:
-    """Return the conditions of both."""
     if one is None or other is None:
         return one or other
     return Where((*one.conditions, *other.conditions))

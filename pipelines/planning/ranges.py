@@ -91,7 +91,6 @@ class LedgerRange:
         )
 
     def without_grant(self) -> LedgerRange:
-        """Return the range as it may be stored."""
         return replace(self, grant="", before=self.before.without_grant() if self.before else None)
 
     def tail(self) -> LedgerRange:

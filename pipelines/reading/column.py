@@ -99,7 +99,6 @@ class Column:
 
 
 def _numbers(kind: pa.DataType, runs: list[_Repeated]) -> pa.Array:
-    """Return runs of 64-bit numbers as one array."""
     counts = [run.count for run in runs]
     numbers = np.repeat(np.array([run.value or 0 for run in runs], np.int64), counts)
     return numbers_of(kind, numbers, np.repeat(np.array([run.value is None for run in runs]), counts))

@@ -92,7 +92,6 @@ class TopicEntries:
         return {(run[0], one): payload for run, entries in zip(runs, answers, strict=True) for one, payload in entries}
 
     async def close(self) -> None:
-        """Close all connections."""
         bookies, self._bookies = self._bookies, []
         for one in bookies:
             await one.reader.close()

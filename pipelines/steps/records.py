@@ -17,7 +17,6 @@ _FORMAT = 1
 
 
 def record(**fields: Any) -> bytes:
-    """Return the bytes of a record."""
     return json.dumps({"format": _FORMAT, **fields}, separators=(",", ":")).encode()
 
 

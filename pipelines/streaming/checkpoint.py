@@ -50,7 +50,6 @@ class Batch:
         return {**self.next_positions, **first}
 
     def to_fields(self) -> dict[str, Any]:
-        """Return the plan as JSON has it, without grants."""
         return {
             "ranges": [piece.without_grant().to_json() for piece in self.ranges],
             "next": {str(partition): list(place) for partition, place in self.next_positions.items()},

@@ -69,7 +69,6 @@ class StreamStart:
 
     @classmethod
     def noted(cls, text: str) -> StreamStart:
-        """Return the start that a checkpoint noted."""
         if text.startswith(_AT):
             places = [tuple(map(int, place.split(":"))) for place in text.removeprefix(_AT).split(" ")]
             return cls(text, positions={partition: (ledger, entry) for partition, ledger, entry in places})

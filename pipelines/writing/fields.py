@@ -87,7 +87,6 @@ def is_text(kind: pa.DataType) -> bool:
 
 
 def is_bytes(kind: pa.DataType) -> bool:
-    """Return whether an Arrow type is one of bytes."""
     return bool(
         pa.types.is_binary(kind)
         or pa.types.is_large_binary(kind)

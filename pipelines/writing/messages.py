@@ -128,7 +128,6 @@ def _filling(message: Descriptor, path: tuple[str, ...]) -> Fill:
 
 
 def _part(one: FieldDescriptor, path: tuple[str, ...]) -> Fill:
-    """Return the setter of a field of a message."""
     name = one.name
     if one.message_type is not None and one.message_type.GetOptions().map_entry:
         return _map_part(name, one.message_type.fields_by_name["value"], path)

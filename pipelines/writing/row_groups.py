@@ -58,7 +58,6 @@ class RowGroup:
         return {ARGUMENTS[name]: cells for name, cells in self.others.items()}
 
     def chosen(self, positions: Sequence[int]) -> RowGroup:
-        """Return the group with the rows at some positions."""
         if len(positions) == len(self.rows):
             return self
         share = self.size * len(positions) // max(1, len(self.rows))

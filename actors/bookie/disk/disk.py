@@ -314,8 +314,6 @@ class ReadOnlyDisk(RealDisk):
 
 
 class RealFile:
-    """A file of a ``RealDisk``."""
-
     def __init__(self, disk: RealDisk, path: Path, fd: int) -> None:
         self._disk = disk
         self._path = path

@@ -172,11 +172,9 @@ class Journal:
 
     @property
     def position(self) -> JournalPosition:
-        """The end of the durable records."""
         return JournalPosition(*self._durable_end)
 
     def start(self) -> None:
-        """Start the journal's thread."""
         self._thread.start()
 
     def append(self, items: list[JournalItem], size: int) -> None:
@@ -216,7 +214,6 @@ class Journal:
             del self._ends[file_id]
 
     def adopt(self, path: Path) -> bool:
-        """Make a dead entry log that was a journal file a spare, as ``JournalFiles.adopt`` does."""
         return self._files.adopt(path)
 
     def leave_empty_file(self) -> JournalPosition:

@@ -161,7 +161,6 @@ class BookieServer:
         return True
 
     def leave(self, connection: BookieClientConnection) -> None:
-        """Remove a lost connection."""
         if connection in self._connections:
             self._connections.remove(connection)
             self.guard.leave(connection.address)

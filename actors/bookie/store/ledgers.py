@@ -95,7 +95,6 @@ class LedgerTable:
         return len(self.by_id)
 
     def load(self, records: Iterable[LedgerRecord]) -> None:
-        """Load the records of an index."""
         for record in records:
             if record.is_deleted:
                 self.deleted.add(record.ledger_id)

@@ -99,7 +99,6 @@ class LocalSource:
         return [[*_logs(directory)] for directory in self._directories]
 
     def read(self, number: int, path: str, offset: int, size: int) -> bytes:
-        """Return bytes of a file."""
         with open(self._directories[number] / path, "rb") as file:
             file.seek(offset)
             return file.read(size)

@@ -57,7 +57,6 @@ class Checkpointer:
         self.statistics = CheckpointStatistics()
 
     def start(self) -> None:
-        """Start the loop."""
         self._storage.on_flush_wanted = self._wanted.set
         self._task = asyncio.get_running_loop().create_task(self._run(), name="checkpoints")
 

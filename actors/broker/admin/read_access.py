@@ -63,7 +63,6 @@ class Bookies:
     grant_seconds: int
 
     async def access(self, topic_record: TopicRecord, records: Sequence[LedgerMetadata]) -> Json:
-        """Return the access to ledgers of a topic, by their records."""
         names = sorted({bookie for record in records for segment in record.segments for bookie in segment.bookies})
         found = [self.registered[name] for name in names if name in self.registered]
         kept, expires_ms = topic_record.compacted, wall_ms() + self.grant_seconds * 1000

@@ -172,7 +172,6 @@ async def _entry_of(topic: BrokerTopic, index: int) -> TopicEntry | None:
 
 
 def _state_in(subscription: Subscription, position: Position) -> Json:
-    """Return the state of an entry in a subscription."""
     cursor, dispatcher, delayed = subscription.cursor, subscription.dispatcher, subscription.delays.index
     index = subscription.chain.find(position)
     if index is None:  # it counts by the compacted form, which has not kept the entry

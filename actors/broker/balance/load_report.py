@@ -45,7 +45,6 @@ class Counters:
 
     @staticmethod
     def of(topic: BrokerTopic) -> Counters:
-        """Read the counters of a topic."""
         subscriptions = topic.subscriptions.values()
         return Counters(
             topic.messages_in,
@@ -181,7 +180,6 @@ class LoadReports:
 
 
 async def read_loads(store: MetadataStore) -> dict[str, BrokerLoad]:
-    """Return the reports in metadata, by broker id."""
     found: dict[str, BrokerLoad] = {}
     with contextlib.suppress(NoNodeError):
         for name in await store.children(paths.BROKER_LOADS):

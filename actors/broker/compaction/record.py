@@ -46,7 +46,6 @@ def decode_kept(data: bytes | memoryview) -> tuple[Position, memoryview]:
 
 
 def encode_index(positions: Positions) -> list[bytes]:
-    """Return the blocks of the index."""
     blocks = range(0, len(positions), INDEX_POSITIONS_MAX)
     return [
         _KIND.pack(codec.KEPT_VERSION, INDEX) + _in_network_order(positions.tobytes(first, INDEX_POSITIONS_MAX))

@@ -141,7 +141,6 @@ class IndexSet:
         self._count = self._runs = 0
 
     def copy(self) -> IndexSet:
-        """Return a set of the same indexes."""
         other = IndexSet()
         other._chunks, other._count, other._runs = self._chunks.copy(), self._count, self._runs
         return other

@@ -262,7 +262,6 @@ class CursorLog:
         self._finish_write()
 
     def _write_snapshot(self, part: bytes) -> None:
-        """Write a snapshot of one part."""
         assert self._own.writer is not None, "there is a ledger to write to"
         try:
             self._own.writer.add_then(part, self._on_snapshot_written, len(part))

@@ -66,8 +66,6 @@ assert _HEADER_BYTES == 24
 
 
 class RecordKind(enum.IntEnum):
-    """The kind of a record."""
-
     DELTA = 1
     SNAPSHOT = 2
 
@@ -91,7 +89,6 @@ class CursorEntry:
 
 
 def encode_delta(delta: CursorDelta, chain: Chain, base: int) -> bytes:
-    """Return the record of one delta."""
     acknowledged: list[tuple[int, int, int]] = []
     if delta.acknowledged:  # few deltas have more than a mark
         entries = sorted(index for index in delta.acknowledged if index >= delta.mark)

@@ -43,7 +43,6 @@ class ReturnCounts(EntryNumbers):
         self.changed: set[int] = set()
 
     def of(self, index: int) -> Counts:
-        """Return the counts of an entry."""
         if not self.count:  # of almost every subscription
             return NO_COUNTS
         number = self.get(index)
@@ -68,7 +67,6 @@ class ReturnCounts(EntryNumbers):
         self.set(index, (self.get(index) or 0) & ~_ENTRY_MAX | min(count, _ENTRY_MAX))
 
     def restore_messages(self, index: int, counts: int) -> None:
-        """Set the counts of the messages of an entry (recovery)."""
         self.set(index, (self.get(index) or 0) & _ENTRY_MAX | counts << _ENTRY_BITS)
 
     @override

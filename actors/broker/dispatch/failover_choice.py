@@ -26,7 +26,6 @@ class FailoverChoice:
 
     @staticmethod
     def of(topic: TopicName) -> FailoverChoice:
-        """Return the rule for a topic or partition."""
         return FailoverChoice(topic.partition, murmur3_hash(str(topic)))
 
     def choose(self, consumers: Sequence[ConsumerState]) -> ConsumerState | None:

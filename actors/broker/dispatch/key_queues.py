@@ -29,7 +29,6 @@ class MessageQueue:
         return heap[0] if heap else -1
 
     def add(self, index: int, bits: int) -> None:
-        """Add messages of an entry."""
         before = self.bits.get(index)
         if before is None:
             heappush(self._heap, index)

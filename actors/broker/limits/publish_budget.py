@@ -83,7 +83,6 @@ class PublishBudget:
         self._waiting[callback] = None
 
     def forget(self, callback: Callable[[], None]) -> None:
-        """Drop a callback."""
         self._waiting.pop(callback, None)
 
 

@@ -367,7 +367,6 @@ class Catalog:
             yield page
 
     async def all_partitioned(self, tenant: str, namespace: str) -> AsyncIterator[TopicName]:
-        """Return the partitioned topics of a namespace."""
         for domain in DOMAINS:
             async for topic in self.siblings_from(
                 self.partitioned_path, TopicName(domain, tenant, namespace, "any", -1), ""

@@ -57,7 +57,6 @@ class LastKnown(Generic[K, V]):
         self._answers: OrderedDict[K, V] = OrderedDict()
 
     def note(self, key: K, answer: V) -> V:
-        """Remember an answer, and return it."""
         self._answers[key] = answer
         self._answers.move_to_end(key)
         if len(self._answers) > ANSWERS_MAX:
@@ -214,7 +213,6 @@ class Ownership:
         return self.owns(path) and path not in self._leaving and path not in self._uncertain
 
     async def brokers(self) -> list[BrokerRegistration]:
-        """Return all live brokers."""
         found = []
         for name in await self._store.children(paths.BROKERS_AVAILABLE):
             with contextlib.suppress(NoNodeError):

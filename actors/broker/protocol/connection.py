@@ -280,7 +280,6 @@ class PulsarConnection(FramedConnection, asyncio.Protocol):
             (outbox.put_last if is_alone else outbox.put)(encode_command(command, len(section)), section)
 
     def send_error(self, request_id: int, error: BaseException) -> None:
-        """Answer a request with an error."""
         self.send(
             BaseCommand(
                 type=BaseCommand.ERROR,
@@ -289,7 +288,6 @@ class PulsarConnection(FramedConnection, asyncio.Protocol):
         )
 
     def send_success(self, request_id: int) -> None:
-        """Answer a request with SUCCESS."""
         self.send(BaseCommand(type=BaseCommand.SUCCESS, success=pb.CommandSuccess(request_id=request_id)))
 
     def throttle(self, seconds: float) -> None:

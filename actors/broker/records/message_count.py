@@ -55,7 +55,6 @@ def with_count(record: TopicRecord, ledger_id: int, count: TopicCount) -> TopicR
 
 
 def is_noted(record: TopicRecord, ledger_id: int) -> bool:
-    """Return whether the record has the count at the end of a ledger."""
     noted = _noted(record)
     return noted is not None and noted[0] == ledger_id
 

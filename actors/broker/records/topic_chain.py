@@ -120,7 +120,6 @@ def ledger_count(record: TopicRecord) -> int:
 
 
 def stored_bytes(record: TopicRecord) -> int:
-    """Return the bytes of all closed ledgers of the chain."""
     return sum(info.size for info in record.ledgers) + sum(ref.size for ref in record.pieces)
 
 

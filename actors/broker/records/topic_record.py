@@ -19,7 +19,6 @@ OF_USER = "user."  # before the names of the user's properties in the record
 
 
 def user_properties(record: TopicRecord) -> dict[str, str]:
-    """Return the properties that the user attached to a topic."""
     found = record.properties.items()
     return {name.removeprefix(OF_USER): value for name, value in found if name.startswith(OF_USER)}
 

@@ -60,7 +60,6 @@ class CheckBudget:
 
 
 def too_complex(why: str, limit: str) -> SchemaTooComplexError:
-    """Return the error of a schema that is above a limit."""
     return SchemaTooComplexError(f"the schema {why}: the limit is {limit}", field="schema", limit=limit)
 
 

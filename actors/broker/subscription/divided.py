@@ -47,7 +47,6 @@ class DividedBatches:
         return part
 
     def drop(self) -> None:
-        """Forget the batch."""
         self.batch = None
         self._count(0)
 

@@ -144,7 +144,6 @@ class SubscriptionRecoveries:
         self._enqueue(pending)
 
     def repeat(self) -> None:
-        """Repeat the recoveries that failed."""
         for pending in self.pending.values():
             if pending.state is SubscriptionState.UNAVAILABLE:
                 self._begin_again(pending)

@@ -31,7 +31,6 @@ class SubscriptionType(enum.Enum):
 def make_dispatcher(
     kind: SubscriptionType, cursor: Cursor, choice: FailoverChoice, delayed: DelayedEntries, *, splits_keys: bool
 ) -> Dispatcher:
-    """Return a dispatcher for subscriptions of a type."""
     if kind is SubscriptionType.EXCLUSIVE:
         return ExclusiveDispatcher(cursor)
     if kind is SubscriptionType.FAILOVER:

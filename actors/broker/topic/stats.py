@@ -202,7 +202,6 @@ async def internal_stats(topic: BrokerTopic, ledgers: LedgersPort) -> Json:
 
 
 def cursor_stats(topic: BrokerTopic, subscription: Subscription) -> Json:
-    """Return the statistics of one cursor."""
     chain, cursor, log = subscription.chain, subscription.cursor, subscription.log
     ranges: list[str] = []
     for first, stop in cursor.acknowledged_runs():

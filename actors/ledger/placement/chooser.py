@@ -30,7 +30,6 @@ class Quarantine:
         self._until: dict[str, int] = {}
 
     def note_failure(self, bookie_id: str, now: int) -> None:
-        """Count a failure of the bookie."""
         limits = self._limits
         times = self._failures.setdefault(bookie_id, deque(maxlen=limits.failures))
         times.append(now)

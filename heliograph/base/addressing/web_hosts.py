@@ -56,7 +56,6 @@ def split_host(host: str, default_port: int) -> tuple[str, int] | None:
 
 
 def is_address(name: str) -> bool:
-    """Return whether a host is an IP address."""
     try:
         ipaddress.ip_address(name)
     except ValueError:

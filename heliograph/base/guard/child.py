@@ -39,7 +39,6 @@ class GuardedChild:
 
     @property
     def pid(self) -> int:
-        """The pid of the program."""
         assert self._process is not None, "it was started"
         return self._process.pid
 

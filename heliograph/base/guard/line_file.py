@@ -54,7 +54,6 @@ class LineFile:
         return self._path
 
     def start(self) -> None:
-        """Start the thread."""
         self._thread = threading.Thread(target=self._run, name=f"write-{self._path.name}", daemon=True)
         self._thread.start()
 

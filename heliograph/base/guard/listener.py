@@ -92,7 +92,6 @@ class ListenerGuard:
         self._connections.leave(address)
 
     def log_dropped(self, peer: str, error: UnfinishedFrameError) -> None:
-        """Log that a connection was closed because of its unfinished frame."""
         self._quiet.warning("unfinished", "%s closed the connection from %s: %s", self._name, peer, error)
 
     def note(self, frame: UnfinishedFrame, held: int, missing: int, *, is_new: bool, arrived: int = 0) -> None:

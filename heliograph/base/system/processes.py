@@ -122,7 +122,6 @@ def thread_clock() -> Callable[[], float] | None:
 
 
 def usable_cpus() -> int:
-    """Return the processors that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

@@ -41,7 +41,6 @@ class GrowthWatch:
             self.start()
 
     def forget(self, topic: TopicName) -> None:
-        """Watch a topic no longer."""
         self._known.pop(topic, None)
 
     async def stop(self) -> None:

@@ -79,7 +79,6 @@ class ClientSession:
             await asyncio.sleep(pause)
 
     async def close(self) -> None:
-        """Close all connections."""
         await self.lookup.close()
         await self.pool.close()
 

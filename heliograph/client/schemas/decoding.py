@@ -152,7 +152,6 @@ def tagged(schema: Any, tags: Mapping[str, str]) -> Any:
 
 
 def key_value_schemas(schema: SchemaInfo) -> tuple[SchemaInfo, SchemaInfo]:
-    """Return the schemas of the key and of the value of a KEY_VALUE schema."""
     data, properties = schema.data, schema.properties
     (size,) = struct.unpack_from(">i", data)
     key, rest = data[4 : 4 + max(0, size)], data[4 + max(0, size) :]

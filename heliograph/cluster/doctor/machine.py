@@ -46,7 +46,6 @@ def check_python() -> CheckResult:
 
 
 def check_ray() -> CheckResult:
-    """Check the version of Ray."""
     try:
         found = importlib.metadata.version("ray")
     except importlib.metadata.PackageNotFoundError:

@@ -81,7 +81,6 @@ def check_strangers(config: ClusterConfig) -> CheckResult:
 
 
 def doors_of(state: ClusterState, report: ClusterReport) -> list[PartDoor]:
-    """Return the doors of a running cluster."""
     doors = []
     scheme, _, rest = state.metadata_url.partition("://")
     if scheme in (*ETCD_SCHEMES, *EMBEDDED_SCHEMES):

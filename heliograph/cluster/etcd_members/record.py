@@ -108,13 +108,11 @@ def host_at(place: Place, nodes: Sequence[Node], host: str) -> str:
 
 
 def of_roster(cluster_id: str, members: Iterable[RosterMember]) -> EtcdMembership:
-    """Return the membership that the roster has."""
     found = (EtcdMember(member.name, member.host, member.client_port) for member in members)
     return EtcdMembership(cluster_id, tuple(found), is_formed=True)
 
 
 def roster_members(parts: Iterable[Part]) -> tuple[RosterMember, ...]:
-    """Return the roster's records of the parts that are etcd members."""
     return tuple(
         RosterMember(part.name, member.host, member.client_port, part.place.fields())
         for part in parts

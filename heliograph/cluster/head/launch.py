@@ -276,7 +276,6 @@ def _environment(auth_mode: str, config: ClusterConfig) -> dict[str, str]:
 
 
 def node_environment(auth_mode: str) -> dict[str, str]:
-    """Return the environment of a Ray node, head or not."""
     environment = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
     environment["RAY_AUTH_MODE"] = auth_mode
     environment["RAY_USAGE_STATS_ENABLED"] = "0"

@@ -59,7 +59,6 @@ class RayStorage:
         }
 
     def keep_port(self, port: int) -> None:
-        """Record the port of a head that can be joined."""
         self._replace({**self._record(), "port": port})
 
     def keep_origin(self, settings: Mapping[str, Any], *, by_one_start: bool) -> None:

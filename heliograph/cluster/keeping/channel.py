@@ -99,7 +99,6 @@ class PartChannel:
             await self._writer.drain()
 
     def close(self) -> None:
-        """Close this end."""
         self._writer.close()
 
 

@@ -162,7 +162,6 @@ class Keeper:
         self._caller = asyncio.get_running_loop().create_task(self._begin())
 
     async def call(self, method: str, arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
-        """Call a method of the part in its process, as ``PartCalls.call`` does."""
         return await (await shielded(self._caller)).call(method, arguments, options)
 
     async def end(self) -> None:

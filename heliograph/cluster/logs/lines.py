@@ -45,7 +45,6 @@ class LogLine:
         return severity_of(self.level)
 
     def as_text(self) -> str:
-        """Return the line in the text format."""
         missing = [f"{name}={value}" for name, value in self.ids if value not in self.message]
         tail = f" [{' '.join(missing)}]" if missing else ""
         first, *rest = visible(self.message, keep="\n").split("\n")
@@ -69,7 +68,6 @@ def severity_of(level: str) -> int:
 
 
 def line_of(record: logging.LogRecord, part: str) -> LogLine:
-    """Return the line of a log record."""
     message = record.getMessage()
     if record.exc_info and record.exc_info[0] is not None:
         message += "\n" + "".join(traceback.format_exception(*record.exc_info)).rstrip()

@@ -120,7 +120,6 @@ class OperatorActor:
         return self._statistics()
 
     async def history(self) -> dict[str, Any]:
-        """Return the operator's two hours of samples, as ``History.told`` does."""
         return self._history.told()
 
     def _statistics(self) -> dict[str, Any]:

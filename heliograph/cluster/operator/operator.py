@@ -292,11 +292,9 @@ class Operator:
                 self._erasing[wish.subject] = False
 
     async def store_wish(self, wish: Wish) -> Wish:
-        """Store the wish of a caller that cannot open the metadata store, as ``storage.store_wish`` does."""
         return await store_wish(self._store, wish)
 
     async def load_wish(self, subject: str) -> Wish | None:
-        """Return the wish for a subject, as ``storage.load_wish`` does."""
         return await load_wish(self._store, subject)
 
     async def _begin_restart(self, wish: Wish) -> Outcome:

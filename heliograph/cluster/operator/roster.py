@@ -227,7 +227,6 @@ def replicators(roster: Roster) -> list[str]:
 
 
 def place_of(part: RosterPart) -> Place:
-    """Return the place of a part."""
     return Place(part.selector, part.address, part.disk)
 
 

@@ -113,6 +113,5 @@ def refusal_name(error: HeliographError) -> str:
 
 
 def refusal(wish: Wish) -> HeliographError:
-    """Return the error that a refused wish is for its caller."""
     assert wish.state is WishState.REFUSED, "it was refused"
     return _REFUSALS.get(wish.outcome.get("error", ""), ConflictError)(wish.note, field=wish.outcome.get("field"))

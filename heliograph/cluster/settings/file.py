@@ -110,7 +110,6 @@ def flat(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
 
 
 def plain(value: Any) -> Any:
-    """Return a value as TOML has it."""
     if isinstance(value, Path):
         return str(value)
     if isinstance(value, tuple | list | set | frozenset):

@@ -88,7 +88,6 @@ class MetadataActor:
         return (await self._serving()).statistics()
 
     async def history(self) -> dict[str, Any]:
-        """Return the store's two hours of samples, as ``History.told`` does."""
         return (await self._serving()).history.told()
 
     async def pid(self) -> int:

@@ -271,7 +271,6 @@ def decode_error(code: int, details: Any) -> HeliographError:
 
 
 def encode_operation(operation: Operation) -> list[Any]:
-    """Encode an operation for APPLY."""
     match operation:
         case Create(path, value, ephemeral, sequence, 0):
             return [_Kind.CREATE, path, value, ephemeral, sequence]

@@ -106,7 +106,6 @@ class CreateOfKind:
         return _CREATE_TTL if ttl_ms_of(self.kind) else _CREATE_CONTAINER
 
     def serialize(self) -> bytes:
-        """Return the body of the request."""
         ttl_ms = ttl_ms_of(self.kind)
         if not ttl_ms:
             flags = _SEQUENCE if self.sequence else _CONTAINER_FLAG
@@ -174,7 +173,6 @@ def get(path: str, *, watched: bool) -> Any:
 
 
 def write(operation: Operation, acl: Sequence[Any]) -> Any:
-    """Return the request that does one operation."""
     match operation:
         case Create(path, value, _, sequence, kind) if kind:
             return CreateOfKind(path, value, acl, kind, sequence)
@@ -198,7 +196,6 @@ def _sent(version: int) -> int:
 
 
 def transaction(operations: Sequence[Operation], acl: Sequence[Any]) -> Any:
-    """Return the request that does all operations or none."""
     return KazooMulti([write(operation, acl) for operation in operations])
 
 
@@ -219,7 +216,6 @@ def results_of(operations: Sequence[Operation], answers: Sequence[Any]) -> list[
 
 
 def result_of(operation: Operation, answer: Any) -> str | Stat | None:
-    """Return the result in the answer to one operation."""
     if isinstance(operation, Create):
         return str(answer)
     return stat_of(answer) if isinstance(operation, Set) else None

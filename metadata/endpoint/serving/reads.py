@@ -37,7 +37,6 @@ class NodeReads:
         return None if stat is None else self._shown(path, stat)
 
     async def get(self, path: str, watch: bool) -> tuple[bytes | None, Stat]:
-        """Return value and stat."""
         await self._guard.require(path, Permission.READ)
         store = self._session.store
         if watch:
@@ -182,7 +181,6 @@ class NodeReads:
         await self._session.watches.add_standing(mode, path, self._session.store.watch)
 
     def has_watch(self, path: str, kind: WatcherType) -> bool:
-        """Return whether the client has such a watch."""
         return self._session.watches.has(path, kind)
 
     def remove_watches(self, path: str, kind: WatcherType) -> bool:

@@ -96,7 +96,6 @@ class Writes:
         return False
 
     async def create(self, op: OpCode, body: CreateNode) -> str:
-        """Create a node and return its path."""
         step = await self._create_step(op, body)
         operation = step.operation
         assert isinstance(operation, Create), "a create"

@@ -35,7 +35,6 @@ class Statistics:
 
     @property
     def latency_ms_mean(self) -> float:
-        """Return the mean latency of all answered requests."""
         return self.latency_ms_sum / self.answered if self.answered else 0.0
 
 

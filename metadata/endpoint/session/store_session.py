@@ -63,12 +63,10 @@ class EndpointStoreSession:
 
     @property
     def store(self) -> MetadataStore:
-        """The present session with the store."""
         assert self._store is not None, "opened"
         return self._store
 
     async def stop(self) -> None:
-        """End the session."""
         self.is_ready = False
         if self._task is not None:
             self._task.cancel()

@@ -256,7 +256,6 @@ class EndpointWatchTable:
 
 
 def _keys(event: WatchEvent) -> set[Key]:
-    """Return the one-shot watches that match the event."""
     match event.type:
         case EventType.CHILD:
             return {(WatchKind.CHILD, event.path)}

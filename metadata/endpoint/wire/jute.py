@@ -53,7 +53,6 @@ class JuteReader:
         return number
 
     def buffer(self) -> bytes:
-        """Read counted bytes."""
         count = self.int32()
         return b"" if count == -1 else self.take(count)
 
@@ -109,7 +108,6 @@ def buffer(data: bytes | None) -> bytes:
 
 
 def string(text: str) -> bytes:
-    """Return counted UTF-8."""
     return buffer(text.encode("utf-8", "surrogatepass"))
 
 

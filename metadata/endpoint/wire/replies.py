@@ -36,7 +36,6 @@ def reply(xid: int, zxid: int, code: ErrorCode, body: bytes = b"") -> bytes:
 
 
 def event(watched: WatchEvent) -> bytes:
-    """Return a watch event."""
     body = jute.int32(EVENT_CODES[watched.type]) + jute.int32(STATE_CONNECTED) + jute.string(watched.path)
     return reply(XID_EVENT, NO_ZXID, ErrorCode.OK, body)
 

@@ -92,7 +92,6 @@ class BatchWalk:
         return self._parsed
 
     def messages(self) -> Messages:
-        """Return the columns."""
         found = Messages(self._kept, self._values, self._keys)
         for row, single in self._others.items():
             self._keys[row] = key_of(single)

@@ -93,19 +93,16 @@ def seek(consumer_id: int, request_id: int, target: MessageId | int) -> pb.BaseC
 
 
 def get_last_message_id(consumer_id: int, request_id: int) -> pb.BaseCommand:
-    """Return GET_LAST_MESSAGE_ID."""
     command = pb.CommandGetLastMessageId(consumer_id=consumer_id, request_id=request_id)
     return pb.BaseCommand(type=_T.GET_LAST_MESSAGE_ID, get_last_message_id=command)
 
 
 def unsubscribe(consumer_id: int, request_id: int) -> pb.BaseCommand:
-    """Return UNSUBSCRIBE."""
     command = pb.CommandUnsubscribe(consumer_id=consumer_id, request_id=request_id)
     return pb.BaseCommand(type=_T.UNSUBSCRIBE, unsubscribe=command)
 
 
 def close(consumer_id: int, request_id: int) -> pb.BaseCommand:
-    """Return CLOSE_CONSUMER."""
     command = pb.CommandCloseConsumer(consumer_id=consumer_id, request_id=request_id)
     return pb.BaseCommand(type=_T.CLOSE_CONSUMER, close_consumer=command)
 

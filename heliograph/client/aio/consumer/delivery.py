@@ -120,7 +120,6 @@ class ReceivedEntry:
 
     @property
     def position(self) -> tuple[int, int]:
-        """Return its ledger and its number there."""
         return self.ledger_id, self.entry_id
 
     @property
@@ -256,7 +255,6 @@ class ReceivedEntry:
             )
 
     def _single(self, value: bytes) -> Message:
-        """Return the only message of an entry that is no batch."""
         part, metadata = self.consumer, self.metadata
         key, properties, event_time, decode = self._fields_of(metadata)
         return Message(

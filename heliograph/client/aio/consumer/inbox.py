@@ -42,7 +42,6 @@ class Inbox:
         self.turns: PermitTurns | None = None  # of partitions that share fewer permits than one for each
 
     def put(self, delivery: ReceivedEntry) -> None:
-        """Append a delivery."""
         self._deliveries.append(delivery)
         self.wake()
 
@@ -260,7 +259,6 @@ class PermitTurns:
         self._asked.discard(part)
 
     def has_asked(self, part: PartitionConsumer) -> bool:
-        """Return whether a partition has a permit."""
         return part in self._asked
 
     @property

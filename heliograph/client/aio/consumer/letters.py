@@ -96,7 +96,6 @@ class LetterTopics:
             await self._publish(topic, message, noted, delay)
 
     async def close(self) -> None:
-        """Close the producers."""
         producers, self._producers = self._producers, {}
         await asyncio.gather(*(producer.close() for producer in producers.values()))
 

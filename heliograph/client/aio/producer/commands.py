@@ -65,7 +65,6 @@ def register(
 
 
 def close(producer_id: int, request_id: int) -> pb.BaseCommand:
-    """Return CLOSE_PRODUCER."""
     command = pb.CommandCloseProducer(producer_id=producer_id, request_id=request_id)
     return pb.BaseCommand(type=_T.CLOSE_PRODUCER, close_producer=command)
 

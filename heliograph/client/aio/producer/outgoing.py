@@ -123,7 +123,6 @@ class ListOutcome:
         return [self._failures[first] for first in sorted(self._failures)]
 
     def stored(self, positions: Sequence[int], entry: MessageId) -> None:
-        """Note the id of an entry."""
         size = len(positions)
         if size == 1:
             self.ids[positions[0]] = entry

@@ -237,7 +237,6 @@ class BrokerConnection(asyncio.Protocol):
             self._outbox.put_last(frame)
 
     def send(self, command: pb.BaseCommand) -> None:
-        """Send a command that has no answer."""
         self.write(encode_command(command))
 
     def request(

@@ -70,7 +70,6 @@ class ConnectionPool:
             raise
 
     async def close(self) -> None:
-        """Close every connection."""
         self._closed = True
         tasks = list(self._dialling.values())
         for task in tasks:

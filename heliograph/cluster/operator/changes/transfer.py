@@ -37,7 +37,6 @@ class DistantSource:
         return found
 
     def read(self, number: int, path: str, offset: int, size: int) -> bytes:
-        """Return bytes of a file."""
         found: bytes = on_node(self._address, _read, self._directories, number, path, offset, size)
         return found
 

@@ -81,7 +81,6 @@ class ServerDirectory:
             raise ResourceError(f"cannot write {self.path / 'port'}: {error}", field="directory") from error
 
     def release(self) -> None:
-        """Unlock."""
         os.close(self._lock)
 
     def _try_lock(self) -> bool:

@@ -34,7 +34,6 @@ def session_key(session_id: int) -> bytes:
 
 
 def encode_node(key: bytes, node: Znode) -> bytes:
-    """Return the value of a node."""
     numbers = _NODE.pack(
         node.czxid, node.mzxid, node.pzxid, node.version, node.creations, node.ephemeral_owner, node.created_ms,
         node.modified_ms,

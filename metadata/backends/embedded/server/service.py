@@ -256,7 +256,7 @@ class Service:
         return paths
 
     def _needs_of_end(self, session_id: int) -> list[str]:
-        """Return the paths of the nodes that the end of a session deletes or changes. There may be any number of them."""
+        """Return the paths of the nodes that the end of a session deletes or changes. There may be many."""
         try:
             found = self.nodes.ephemerals(session_id) if session_id in self.tree.sessions else []
         except ResourceError as error:  # the disk failed

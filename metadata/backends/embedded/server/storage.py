@@ -181,7 +181,6 @@ class TreeStorage:
         return self._cache.get_usage() + sum(size or 0 for size in buffers)
 
     def close(self) -> None:
-        """Close the database."""
         self._index.close()
         self._database.close()
         del self._index, self._database  # the last references to it, which hold its lock

@@ -44,7 +44,6 @@ class EtcdRequests:
         return compare(key=key, target=compare.MOD, result=compare.EQUAL, mod_revision=mod_revision)
 
     def exists(self, key: bytes) -> Any:
-        """Return the comparison that there is such a key."""
         compare = self._api.Compare
         return compare(key=key, target=compare.CREATE, result=compare.GREATER, create_revision=0)
 
@@ -100,7 +99,6 @@ class EtcdRequests:
         return self.node_and_value(answer)[0]
 
     def node_and_value(self, answer: Any) -> tuple[ObservedNode, bytes | None]:
-        """Return the node that was read, and its value."""
         kvs = answer.response_range.kvs
         if not kvs:
             return ObservedNode(), b""
@@ -109,7 +107,6 @@ class EtcdRequests:
         return ObservedNode.of(head, len(value or b""), kv.mod_revision, kv.create_revision, kv.lease), value
 
     def family_in(self, answer: Any) -> ObservedFamily:
-        """Return the family that was read."""
         kvs = answer.response_range.kvs
         if not kvs:
             return ObservedFamily()

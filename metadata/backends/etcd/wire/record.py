@@ -85,7 +85,6 @@ def check_layout(key: bytes, stored: bytes) -> None:
 
 
 def encode_node(key: bytes, head: NodeHead, value: bytes | None) -> bytes:
-    """Return the value of a node's key."""
     numbers = _NODE.pack(head.czxid, head.version, head.created_ms, head.modified_ms)
     if value is None or head.kind:
         extension = _EXTENSION.pack(head.kind, _IS_NULL if value is None else 0)
