@@ -87,7 +87,7 @@ class Schedules(AsyncHandle):
             raise BadRequestError(
                 f"the queue has {SCHEDULES_MAX} schedules", field="name", limit=f"{SCHEDULES_MAX} schedules of a queue"
             )
-        await self._recorder.send(schedule, key=name)
+        await self._replace(name, schedule)
 
     async def delete(self, name: str) -> None:
         """Delete a schedule; jobs that it has submitted stay.
@@ -99,7 +99,16 @@ class Schedules(AsyncHandle):
         if name not in self.all():
             raise NotFoundError(f"the queue has no schedule {name!r}", field="name")
         for key in (name, name + SUBMITTED):
-            await self._recorder.send(None, key=key)
+            await self._replace(key, None)
+
+    async def _replace(self, key: str, record: Schedule | None) -> None:
+        """Store a record. ``keep`` may have stored the one before again meanwhile, so it is looked whether it did."""
+        before = self._view.get(key)
+        while True:
+            await self._recorder.send(record, key=key)
+            await self.refresh()
+            if before in (None, record) or self._view.get(key) != before:
+                return
 
     async def note(self, name: str, at_ms: int) -> None:
         """Store that the job of a time was submitted."""

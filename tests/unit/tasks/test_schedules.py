@@ -201,6 +201,30 @@ async def test_a_schedule_that_is_kept_does_not_hide_a_later_one(made: Made) -> 
     await report.on_session(keep)
 
 
+@pytest.mark.parametrize("then", [of("5 * * * *"), None])
+async def test_a_schedule_that_is_kept_as_it_changes_does_not_come_back(made: Made, then: Schedule | None) -> None:
+    @made()
+    async def report(text: str) -> str:
+        return text
+
+    async def keep(session: QueueSession) -> None:
+        async with Schedules(session.client, session.options) as one, Schedules(session.client, session.options) as two:
+            await one.set("hourly", of("0 * * * *"))
+            send = one._recorder.send
+
+            async def overtaken(record: Schedule | Submission | None, *, key: str) -> None:
+                one._recorder.send = send  # type: ignore[method-assign]
+                await send(record, key=key)
+                await send(of("0 * * * *"), key="hourly")  # as a worker does that had seen nothing of this
+
+            one._recorder.send = overtaken  # type: ignore[method-assign,assignment]
+            await (one.delete("hourly") if then is None else one.set("hourly", then))
+            await two.refresh()
+            assert two.all().get("hourly") == then
+
+    await report.on_session(keep)
+
+
 async def test_bad_schedules_are_refused_at_the_call(made: Made) -> None:
     @made()
     async def report(text: str) -> str:
