@@ -1,13 +1,15 @@
-"""Ranges read from bookies over sockets: striped, replicated, damaged, missing and dead ones."""
+"""Ranges read from bookies over sockets, striped, replicated, damaged, missing and dead ones, in bounded memory."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -23,10 +25,13 @@ from heliograph.metadata.model import LedgerMetadata, Segment
 from heliograph.pipelines.planning.ranges import LedgerRange, narrow, range_from_json, range_of
 from heliograph.pipelines.ray_data.source import COUNTED, TableRead, TopicDatasource
 from heliograph.pipelines.reading import nearby, range_reader
+from heliograph.pipelines.reading.columns import ALL_COLUMNS
 from heliograph.pipelines.reading.nearby import nearby_bookies
 from heliograph.pipelines.reading.range_reader import count_ranges, read_ranges
 from heliograph.protocol.batch import encode_entry_of
 from heliograph.protocol.pulsar_pb2 import MessageIdData
+from tests.bench.process import Child
+from tests.bench.tables.expanding import expanding_ledgers
 from tests.cluster.support.fake_bookie import FakeBookie
 from tests.cluster.support.threaded_bookies import give, threaded_bookies
 from tests.unit.pipelines.reading.test_special_entries import chunks_of
@@ -336,3 +341,26 @@ def test_a_message_in_chunks_may_begin_in_the_ledger_before() -> None:
         assert (first.ledger_id, first.entry_id) == (LEDGER, ENTRIES - 12)
         with pytest.raises(UnsupportedError, match="earlier chunks"):
             read(replace(second, before=None))
+
+
+MORE_MB = 48.0  # that the reader of the larger topic may hold: allocators keep what they had, and pieces of it
+
+
+@pytest.mark.parametrize(
+    ("small", "large"),
+    [(1 << 28, 1 << 30), pytest.param(1 << 30, 20 << 30, marks=pytest.mark.full)],
+    ids=["1 GiB", "20 GiB"],
+)
+def test_memory_is_flat_at_any_size_of_a_topic(tmp_path: Path, small: int, large: int) -> None:
+    found = []
+    with expanding_ledgers(tmp_path / "bookie", (small, large)) as ranges:
+        for piece in ranges:
+            plan = tmp_path / "ranges"
+            plan.write_text(piece.to_json())
+            with Child("tests.bench.tables.scan", plan, *ALL_COLUMNS) as child:
+                found.append(json.loads(child.said()))
+    few, many = found
+    print({size: (one["pss_mb"], one["peak_mb"]) for size, one in zip((small, large), found, strict=True)})
+    assert many["bytes"] >= large * 0.99
+    assert many["pss_mb"] < few["pss_mb"] + MORE_MB
+    assert many["peak_mb"] < few["peak_mb"] + MORE_MB

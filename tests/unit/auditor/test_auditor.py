@@ -1,4 +1,6 @@
-"""The auditor: what it finds and marks, on an in-memory store and fake ledgers."""
+"""The auditor: what it finds, marks and exports to Ray, on an in-memory store and fake ledgers."""
+
+from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
@@ -7,8 +9,9 @@ from typing import Any
 import msgpack
 import pytest
 
+from heliograph.actors.auditor import actor, service
 from heliograph.actors.auditor import auditor as auditing
-from heliograph.actors.auditor import service
+from heliograph.actors.auditor.actor import AuditorActor
 from heliograph.actors.auditor.auditor import Auditor
 from heliograph.actors.auditor.checks import ledgers_on
 from heliograph.actors.auditor.config import AuditorConfig
@@ -21,14 +24,13 @@ from heliograph.metadata import paths
 from heliograph.metadata.backends.memory import MemoryServer, MemoryStore
 from heliograph.metadata.bookie_records import LedgerRisks
 from heliograph.metadata.codec import encode
+from heliograph.metadata.connect import connect_store
 from heliograph.metadata.errors import ConnectionLossError, RecordError
-from heliograph.metadata.model import (
-    BookieRegistration,
-    LedgerState,
-)
+from heliograph.metadata.model import BookieRegistration, LedgerState
 from heliograph.metadata.recipes.cluster_init import initialise
 from heliograph.metadata.recipes.update_loop import read
 from heliograph.metadata.store import MetadataStore, SessionState
+from heliograph.metrics.auditor import AUDITOR_METRICS
 from tests.cluster.support.bookie_metadata import all_ledgers
 from tests.cluster.support.ledger_cluster import until
 from tests.unit.auditor.world import NOW, FakeLedgers, World, ledger
@@ -347,3 +349,29 @@ async def test_risks_follow_ledgers_and_bookies() -> None:
     assert await risks() == {}
     await world.store.delete(paths.bookie_available("b3"))
     assert await risks() == {"10.0.0.1": 1, "10.0.0.2": 1}
+
+
+GAUGES = {metric.name for metric in AUDITOR_METRICS if metric.is_rays}
+URL = "memory://auditor-metrics"
+
+
+async def test_what_is_for_ray_is_exported(monkeypatch: pytest.MonkeyPatch) -> None:
+    values: dict[str, float] = {}
+    exported = asyncio.Event()
+
+    class RecordedGauge:
+        def __init__(self, name: str, tag_keys: tuple[str, ...]) -> None:
+            self._name = name
+
+        def set(self, value: float, tags: dict[str, str]) -> None:
+            assert tags == {"worker": "auditor"}
+            values[self._name] = value
+            if values.keys() == GAUGES:
+                exported.set()
+
+    monkeypatch.setattr(actor, "Gauge", RecordedGauge)
+    await initialise(await connect_store(URL))
+    auditor = AuditorActor(AuditorConfig(), URL)
+    await auditor.start()
+    await asyncio.wait_for(exported.wait(), 30)
+    await auditor.stop()

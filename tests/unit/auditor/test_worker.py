@@ -1,4 +1,5 @@
-"""The replication worker: which tasks it does, when, and how often, on an in-memory store and fake ledgers."""
+"""The replication worker: which tasks it does, when, and how often, and the tasks' marks, versions and locks in
+metadata."""
 
 import asyncio
 from dataclasses import replace
@@ -10,13 +11,11 @@ from heliograph.actors.auditor.underreplication import UnderReplication
 from heliograph.actors.auditor.worker import ReplicationWorker
 from heliograph.actors.ledger.effects import RepairFinished
 from heliograph.metadata import paths
+from heliograph.metadata.backends.memory import MemoryServer
 from heliograph.metadata.bookie_records import UnderReplicatedLedger
 from heliograph.metadata.codec import encode
-from heliograph.metadata.model import (
-    BookieRegistration,
-    LedgerState,
-    Segment,
-)
+from heliograph.metadata.model import BookieRegistration, LedgerState, Segment
+from heliograph.metadata.recipes.cluster_init import initialise
 from heliograph.metrics.exposition import exposition
 from heliograph.metrics.parts import of_auditor
 from heliograph.metrics.table import METRICS
@@ -231,3 +230,43 @@ async def test_ledgers_without_any_copy_do_not_keep_others_from_being_repaired()
         await world.worker.work_once()
     for ledger_id in range(7, 10):
         assert world.ledgers.records[ledger_id].last_segment.bookies == ("b1", "b2", "spare1")
+
+
+async def test_marking_is_idempotent_and_merges() -> None:
+    store = MemoryServer().open_session()
+    await initialise(store)
+    tasks = UnderReplication(store)
+    assert await tasks.mark(5, ["b"])
+    assert not await tasks.mark(5, ["b"])
+    assert await tasks.mark(5, ["a"])
+    found = await tasks.task(5)
+    assert found is not None
+    assert found.record.missing_bookies == ("a", "b")
+    assert await tasks.tasks() == [5]
+
+
+async def test_a_task_that_grew_is_not_finished_by_its_old_version() -> None:  # I9
+    store = MemoryServer().open_session()
+    await initialise(store)
+    tasks = UnderReplication(store)
+    await tasks.mark(5, ["a"])
+    read = await tasks.task(5)
+    assert read is not None
+    await tasks.mark(5, ["b"])
+    assert not await tasks.finish(5, read.version)
+    again = await tasks.task(5)
+    assert again is not None
+    assert await tasks.finish(5, again.version)
+    assert await tasks.finish(5, again.version)
+    assert await tasks.tasks() == []
+
+
+async def test_a_lock_excludes_other_sessions_and_falls_with_its_own() -> None:
+    server = MemoryServer()
+    one, two = server.open_session(), server.open_session()
+    await initialise(one)
+    assert await UnderReplication(one).lock(5)
+    assert await UnderReplication(one).lock(5)
+    assert not await UnderReplication(two).lock(5)
+    server.expire_session(one.session_id)
+    assert await UnderReplication(two).lock(5)

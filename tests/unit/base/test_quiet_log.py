@@ -1,4 +1,4 @@
-"""Log lines that strangers cause are limited, and what was left out is counted."""
+"""Log lines that strangers cause are limited and counted, and repeated lines are logged ever more rarely."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from heliograph.base.guard.quiet_log import LINES_PER_MINUTE_MAX, QuietLog
+from heliograph.base.guard.quiet_log import LINES_PER_MINUTE_MAX, QuietLog, SparseLog
 
 
 def test_a_flood_is_a_few_lines_and_a_count(caplog: pytest.LogCaptureFixture) -> None:
@@ -37,4 +37,14 @@ def test_the_limit_the_period_and_the_line_about_the_rest_may_be_given(caplog: p
     quiet.warning("refused", "refused %d", 5)
     assert [record.getMessage() for record in caplog.records] == [
         "refused 0", "refused 1", "3 more were refused", "refused 5",
+    ]  # fmt: skip
+
+
+def test_the_first_tenth_and_hundredth_are_logged_by_kind(caplog: pytest.LogCaptureFixture) -> None:
+    log = SparseLog(logging.getLogger("sparse"))
+    for number in range(1, 151):
+        log.warning("a", "event %s", number)
+    log.warning("b", "other")
+    assert [record.getMessage() for record in caplog.records] == [
+        "event 1", "event 10 (10 times by now)", "event 100 (100 times by now)", "other",
     ]  # fmt: skip

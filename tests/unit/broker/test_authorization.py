@@ -1,20 +1,24 @@
-"""Decisions of a broker by the records in metadata."""
+"""Decisions of a broker by the records in metadata, also about callers of its actor."""
 
 from __future__ import annotations
 
 import asyncio
+import base64
 import functools
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
-from typing import ParamSpec
+from types import SimpleNamespace
+from typing import Any, ParamSpec
 
 import pytest
 
+from heliograph.actors.broker.actor import BrokerActor
 from heliograph.actors.broker.authorization import Authorizer
+from heliograph.actors.broker.config import BrokerConfig
 from heliograph.actors.broker.namespaces.catalog import Catalog
 from heliograph.auth.config import AuthConfig
-from heliograph.auth.principal import INTERNAL, Principal
-from heliograph.base.errors import BadRequestError, InvalidTopicNameError, NotPermittedError
+from heliograph.auth.principal import INTERNAL, Credentials, Principal
+from heliograph.base.errors import AuthenticationError, BadRequestError, InvalidTopicNameError, NotPermittedError
 from heliograph.metadata import codec, paths
 from heliograph.metadata.backends.memory import MemoryServer, MemoryStore
 from heliograph.metadata.model import AuthPolicies, NamespacePolicies, TenantRecord
@@ -22,6 +26,8 @@ from heliograph.metadata.recipes.cluster_init import initialise
 from heliograph.operations.admin import AdminOperations
 from heliograph.operations.table import OPERATIONS, Right, Scope
 from heliograph.protocol.topic_name import TopicName
+from tests.unit.auth.keys import SECRET, token
+from tests.unit.broker.clients import LoneBroker
 
 CONFIG = AuthConfig(enabled=True, superuser_roles=("root",), proxy_roles=("gate",))
 GRANTS = AuthPolicies(namespace_auth={"reader": ("consume",), "gate": ("consume",)})
@@ -187,3 +193,44 @@ async def test_what_is_no_name_is_refused_before_anything_is_read() -> None:
         await authorizer.check(Principal("reader"), Right.TENANT_ADMIN, Scope.TENANT, "../x")
     with pytest.raises(BadRequestError):
         await authorizer.check_operation(Principal("reader"), OPERATIONS["publish"], {"topic": 5, "payloads": []})
+
+
+def actor_of(lone: LoneBroker) -> BrokerActor:
+    made = BrokerActor(BrokerConfig("lone"), "memory://none")
+    made._sessions = SimpleNamespace(broker=lone.broker)  # type: ignore[assignment]
+    return made
+
+
+def shown(role: str) -> Credentials:
+    return Credentials("token", token(role))
+
+
+async def test_callers_are_known_before_an_operation_runs() -> None:
+    auth: dict[str, Any] = {
+        "enabled": True,
+        "token_secret_key": base64.b64encode(SECRET).decode(),
+        "superuser_roles": ("admin",),
+        "proxy_roles": ("gateway",),
+    }
+    async with LoneBroker(auth=AuthConfig(**auth)) as lone:
+        actor = actor_of(lone)
+
+        assert "public" in await actor.admin("namespaces.tenants", {}, shown("admin"))
+        for credentials in (None, Credentials(), Credentials("token", b"x"), Credentials("basic", b"admin:x")):
+            with pytest.raises(AuthenticationError, match="Failed to authenticate"):
+                await actor.admin("namespaces.tenants", {}, credentials)
+        for credentials, original in (
+            (shown("bob"), ""),  # has no right
+            (shown("gateway"), ""),  # a proxy names the caller
+            (shown("bob"), "admin"),  # only a proxy may
+            (shown("gateway"), "bob"),
+        ):
+            with pytest.raises(NotPermittedError):
+                await actor.admin("namespaces.tenants", {}, credentials, original)
+
+
+async def test_without_authentication_nobody_is_asked() -> None:
+    async with LoneBroker() as lone:
+        actor = actor_of(lone)
+        assert "public" in await actor.admin("namespaces.tenants", {})
+        assert "public" in await actor.admin("namespaces.tenants", {}, Credentials("token", b"x"), "bob")

@@ -1,4 +1,4 @@
-"""A topic's chain of ledgers over rollovers, failed writers, takeovers and trimming."""
+"""A topic's chain of ledgers over rollovers, failed writers, takeovers and trimming, and the sizes of its backlogs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from heliograph.actors.broker.managed_ledger.backlog_size import LedgerSize, backlog_bytes, mark_within
 from heliograph.actors.broker.managed_ledger.reader import TopicReader
 from heliograph.actors.broker.managed_ledger.retention import trimmable_ledgers
 from heliograph.actors.broker.managed_ledger.state import WriteState
@@ -428,3 +431,30 @@ async def test_a_topic_is_opened_for_consumers_while_disks_are_full(
     await turns(lambda: len(outcomes.confirmed) == 3)
     assert world.contents(new) == ["a", "b", "d"]  # I12
     assert sum(info.closed_ms == 0 for info in new.record.ledgers) == 1
+
+
+COUNTS = st.lists(st.tuples(st.integers(0, 20), st.integers(1, 50)), min_size=1, max_size=6)
+
+
+def ledgers_of(counts: list[tuple[int, int]]) -> tuple[list[LedgerSize], list[int]]:
+    """Return ledgers, newest first, whose entries all have the same size, and the size of every entry."""
+    ledgers: list[LedgerSize] = []
+    entries: list[int] = []
+    for count, size in counts:
+        ledgers.append(LedgerSize(len(entries), count, count * size))
+        entries += [size] * count
+    return ledgers[::-1], entries
+
+
+@given(COUNTS, st.integers(0, 120))
+def test_a_backlog_is_the_sum_of_its_entries(counts: list[tuple[int, int]], mark: int) -> None:
+    ledgers, entries = ledgers_of(counts)
+    assert backlog_bytes(ledgers, mark) == sum(entries[mark:])
+
+
+@given(COUNTS, st.integers(0, 3_000))
+def test_the_mark_keeps_as_much_as_fits(counts: list[tuple[int, int]], bytes_max: int) -> None:
+    ledgers, entries = ledgers_of(counts)
+    mark = mark_within(ledgers, bytes_max)
+    assert sum(entries[mark:]) <= bytes_max
+    assert mark == 0 or sum(entries[mark - 1 :]) > bytes_max

@@ -1,4 +1,4 @@
-"""Policies as watches tell them: what costs no request, and what is read again."""
+"""Policies as watches tell them: what costs no request, what is read again, and what a silent store leaves known."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
+from heliograph.actors.broker.namespaces import ownership
 from heliograph.actors.broker.namespaces.catalog import Catalog
+from heliograph.actors.broker.namespaces.ownership import LastKnown
 from heliograph.metadata import codec, paths
 from heliograph.metadata.backends.memory import MemoryStore
 from heliograph.metadata.model import NamespacePolicies, TopicPolicies
@@ -123,3 +125,14 @@ async def test_nothing_is_known_while_the_store_is_silent(world: World, monkeypa
     await followed.asked()
     monkeypatch.setattr("heliograph.actors.broker.namespaces.known_policies.is_connected", lambda store: False)
     assert len(await followed.asked()) == 2
+
+
+def test_the_latest_answers_are_known_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ownership, "ANSWERS_MAX", 2)  # I15
+    known: LastKnown[str, int] = LastKnown()
+    assert known.get("a") is None
+    assert [known.note(key, number) for number, key in enumerate("ab")] == [0, 1]
+    assert known.note("a", 7) == 7
+    assert known.get("a") == 7
+    known.note("c", 2)
+    assert [known.get(key) for key in "abc"] == [7, None, 2]

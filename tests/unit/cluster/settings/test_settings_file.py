@@ -1,4 +1,5 @@
-"""The file that keeps a cluster's settings, the commands that show and change it, and settings of one node."""
+"""The file that keeps a cluster's settings, the commands that show and change it, settings of one node, and
+defaults."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from heliograph.cli.app import app
 from heliograph.cluster.config import ClusterConfig
 from heliograph.cluster.lifecycle import keep_settings
 from heliograph.cluster.setting_report import given, report_of
-from heliograph.cluster.settings.declared import default_brokers, usable_cores
+from heliograph.cluster.settings.declared import default_bookies, default_brokers, usable_cores
 from heliograph.cluster.settings.file import SettingsFile
 from heliograph.cluster.settings.location import FILE_NAME
 from heliograph.cluster.settings.nodes import on_node
@@ -229,3 +230,19 @@ def test_a_node_has_disks_and_caches_of_its_own() -> None:
 def test_what_no_node_can_have_is_refused(tables: dict[str, dict[str, object]], message: str) -> None:
     with pytest.raises(InvalidConfigError, match=message):
         ClusterConfig(nodes={"n": tables})
+
+
+@pytest.mark.parametrize(("cores", "bookies", "brokers"), [(1, 3, 2), (2, 3, 2), (16, 3, 2), (64, 8, 8), (512, 16, 16)])
+def test_parts_follow_the_cores_and_a_small_machine_has_as_many_as_before(
+    cores: int, bookies: int, brokers: int
+) -> None:
+    assert (default_bookies(cores), default_brokers(cores)) == (bookies, brokers)
+
+
+def test_a_container_counts_by_its_quota(tmp_path: Path) -> None:
+    quota = tmp_path / "cpu.max"
+    here = len(os.sched_getaffinity(0))
+    assert usable_cores(quota) == here, "there is no such file"
+    for text, cores in (("max 100000", here), ("50000 100000", 1), (f"{here * 100_000} 100000", here), ("odd", here)):
+        quota.write_text(text)
+        assert usable_cores(quota) == cores

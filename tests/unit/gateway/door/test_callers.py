@@ -1,4 +1,4 @@
-"""Callers are authenticated if that is switched on, and each acts in its own role."""
+"""Callers are authenticated if that is switched on, and each acts in its own role; agents of Ray by their address."""
 
 from __future__ import annotations
 
@@ -276,3 +276,13 @@ def test_what_a_request_presents() -> None:
     assert of((name, b"Bearer x"), certificate={"subject": ()}).method == METHOD_TOKEN
     with pytest.raises(AuthenticationError):
         of((name, b"Bearer x"), (name, b"Bearer y"))
+
+
+def scope(method: str, path: str) -> dict[str, Any]:
+    return {"type": "http", "method": method, "path": path, "query_string": b"token=abc", "headers": []}
+
+
+def test_a_token_in_the_address_is_taken_for_events_of_ray_alone() -> None:
+    assert credentials_of(scope("POST", "/ray/events")).method == METHOD_TOKEN
+    assert credentials_of(scope("POST", "/ray/events")).data == b"abc"
+    assert credentials_of(scope("POST", "/topics/persistent/public/default/orders")).method != METHOD_TOKEN

@@ -1,4 +1,4 @@
-"""The endpoint's ACLs, and the texts of the four-letter words."""
+"""The endpoint's ACLs, the identities that a client may show, and the texts of the four-letter words."""
 
 from __future__ import annotations
 
@@ -8,12 +8,17 @@ import hashlib
 import pytest
 from kazoo.security import make_digest_acl_credential
 
-from heliograph.metadata.endpoint.limits import EndpointLimits
+from heliograph.auth.authenticator import Authenticator
+from heliograph.auth.config import AuthConfig
+from heliograph.auth.principal import revocation_id
+from heliograph.metadata.endpoint.limits import IDENTITIES_PER_CONNECTION_MAX, EndpointLimits
 from heliograph.metadata.endpoint.session.acl_directory import SAME_TRANSACTION, NodeAcl, StoredAcl, is_reserved
+from heliograph.metadata.endpoint.session.caller import EndpointCaller
 from heliograph.metadata.endpoint.session.statistics import ConnectionFacts, Facts, Statistics, answer
 from heliograph.metadata.endpoint.wire.acl import OPEN_ACL, AclEntry, allows, digest_identity, masked, resolved
 from heliograph.metadata.endpoint.wire.codes import ErrorCode, Permission, WireError
 from heliograph.metadata.store import Stat
+from tests.unit.auth.keys import SECRET, token
 
 WORLD_READS = AclEntry(Permission.READ, "world", "anyone")
 
@@ -101,3 +106,22 @@ def test_words_tell_when_the_store_is_out_of_reach_and_how_long_answers_take() -
     shown = " /10.0.0.1:5[1](queued=2,recved=7,sent=5,sid=0xffffffffffffffff,to=9000)\n"
     assert shown in answer(b"cons", facts, counts)
     assert answer(b"wchp", facts, counts).startswith("wchp is not executed")
+
+
+KEY = "data:;base64," + base64.b64encode(SECRET).decode()
+
+
+async def test_tokens_of_one_role_are_kept_up_to_a_bound() -> None:
+    authenticator = Authenticator(AuthConfig(enabled=True, token_secret_key=KEY))
+    caller = EndpointCaller(authenticator, "peer")
+    shown = [token("alice", jti=f"t{number}") for number in range(IDENTITIES_PER_CONNECTION_MAX + 1)]
+    for _ in range(3):  # the same one again takes no room
+        await caller.show("token", shown[0])
+    for one in shown[1:-1]:
+        await caller.show("token", one)
+    assert len(caller._shown) == IDENTITIES_PER_CONNECTION_MAX
+    with pytest.raises(WireError, match="tokens"):
+        await caller.show("token", shown[-1])
+    assert not caller.has_expired
+    authenticator.revoke(frozenset([revocation_id("t3")]))
+    assert caller.has_expired
