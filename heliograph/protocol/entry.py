@@ -22,12 +22,13 @@ from itertools import islice
 import crc32c
 from google.protobuf.message import DecodeError
 
-from heliograph.base.errors import ChecksumError, ProtocolError, UnsupportedError
+from heliograph.base.errors import BadRequestError, ChecksumError, ProtocolError, UnsupportedError
 from heliograph.protocol.compression import UNCOMPRESSED_BYTES_MAX, compress, decompress
 from heliograph.protocol.pulsar_pb2 import NONE, BrokerEntryMetadata, MessageMetadata, SingleMessageMetadata
 
 ENTRY_MAGIC = 0x0E01
 ENTRY_MESSAGES_MAX = 1 << 20  # of one entry: acknowledgements have a bit for each  # I15
+BATCHED_BYTES_MIN = 6  # of a message in a batch: its length, and metadata with the size of its payload
 IDS_MESSAGES_MAX = 4_000  # of a batch whose sequence ids are read in 20 ms; clients pack 1000 by default
 IDS_BYTES_MAX = 8 << 20  # the same, after decompression
 UNPACK_COPIES = 3  # of a payload at most, while it is unpacked: the buffer, its bytes, and what is made of them
@@ -248,6 +249,19 @@ def _has_checksum(view: memoryview, start: int) -> bool:
 def message_count(metadata: MessageMetadata) -> int:
     """Return the number of messages in an entry, at least 1."""
     return max(1, metadata.num_messages_in_batch)
+
+
+def check_count(metadata: MessageMetadata, size: int) -> None:
+    """Raise BadRequestError if a batch of ``size`` bytes cannot have as many messages as it says. Consumers would wait
+    for them, and stock ones read past its end."""
+    count = metadata.num_messages_in_batch
+    most = (metadata.uncompressed_size if is_compressed(metadata) else size) // BATCHED_BYTES_MIN
+    if not 1 <= count <= most:
+        raise BadRequestError(
+            f"a batch of {size} bytes says that it has {count} messages",
+            field="num_messages_in_batch",
+            limit=f"1 to {most} messages",
+        )
 
 
 def is_batch(metadata: MessageMetadata) -> bool:

@@ -81,13 +81,14 @@ class TopicEntry:
         """Decode an entry from the wire or from a ledger.
 
         Args:
-            check: verify its checksum first.
+            check: verify its checksum first, and that it can have as many messages as it says: a producer sent it.
             copies: copy a small entry, which would keep all that it came in. ``stamp`` copies entries of any size.
             has_key_read: read its ``sticky_key`` now, which later takes a second reading of the metadata.
 
         Raises:
             ChecksumError: the bytes were damaged.
             ProtocolError: these bytes are not an entry.
+            BadRequestError: it cannot have as many messages as it says.
         """
         metadata, broker_bytes = codec.parse(section, check=check)
         stored_ms = latest_ms = counted = 0
@@ -96,6 +97,8 @@ class TopicEntry:
             stored_ms, latest_ms, counted = noted.broker_timestamp, noted.latest_published, noted.messages
         chunks, has_field = metadata.num_chunks_from_msg, metadata.HasField
         is_batch = has_field("num_messages_in_batch")
+        if is_batch and check:
+            codec.check_count(metadata, len(section))
         return TopicEntry(
             bytes(section) if copies and len(section) <= COPIED_BYTES_MAX else section,
             codec.message_count(metadata) if is_batch else 1,

@@ -53,7 +53,14 @@ def test_one_message_is_always_shown() -> None:
 
 @pytest.mark.parametrize("messages", [ENTRY_MESSAGES_MAX, ENTRY_MESSAGES_MAX + 1, (1 << 31) - 1])
 async def test_an_entry_of_too_many_messages_is_refused(messages: int) -> None:
-    metadata = pb.MessageMetadata(producer_name="p", sequence_id=0, publish_time=1, num_messages_in_batch=messages)
+    metadata = pb.MessageMetadata(
+        producer_name="p",
+        sequence_id=0,
+        publish_time=1,
+        num_messages_in_batch=messages,
+        compression=pb.ZSTD,
+        uncompressed_size=min(6 * messages, (1 << 32) - 1),
+    )
     async with LoneBroker("orders") as lone:
         client = Client(lone.broker)
         client.say(T(type=T.PRODUCER, producer=pb.CommandProducer(topic="orders", producer_id=1, request_id=1)))

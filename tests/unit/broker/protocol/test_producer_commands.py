@@ -10,6 +10,7 @@ import pytest
 from heliograph.actors.broker.limits.publish_budget import PENDING_OVERHEAD_BYTES
 from heliograph.protocol import pulsar_pb2 as pb
 from heliograph.protocol.batch import STOPS_AT_REFUSAL, encode_chunks, encode_entry_of, plain_head
+from heliograph.protocol.entry import encode_entry
 from heliograph.protocol.topic_name import TopicName
 from tests.unit.broker.clients import ENTRY, Client, LoneBroker, T
 from tests.unit.broker.world import turns
@@ -82,6 +83,27 @@ async def test_chunks_after_a_refused_one_are_refused_too(client: Client, lone: 
     refused = str(pb.NOT_ALLOWED_ERROR)
     assert verdicts(client) == [(refused, 0)] * 3 + [("R", 1)] + [("R", 2)] * 3
     assert topic.ledger.chain.end == 4
+
+
+@pytest.mark.parametrize(
+    ("count", "packed"), [(0, {}), (-5, {}), (1_000, {}), (1_000, {"compression": pb.LZ4, "uncompressed_size": 5_999})]
+)
+async def test_a_batch_that_cannot_have_as_many_messages_as_it_says_is_refused(
+    client: Client, count: int, packed: dict[str, int]
+) -> None:
+    """Consumers would wait for them; stock ones of C++ and Python read past its end."""
+    produce(client)
+    await turns(lambda: client.answer(T.PRODUCER_SUCCESS))
+    metadata = pb.MessageMetadata(
+        producer_name="p", sequence_id=0, publish_time=1, num_messages_in_batch=count, **packed
+    )  # type: ignore[arg-type]
+    send(client, 0, encode_entry(metadata, plain_head(1) + b"x"))
+    await turns(lambda: client.answer(T.SEND_ERROR))
+    message = client.transport.answers[-1].send_error.message
+    assert f"says that it has {count} messages" in message
+    metadata.num_messages_in_batch, metadata.uncompressed_size = 1, 6_000
+    send(client, 1, encode_entry(metadata, plain_head(0)))
+    await turns(lambda: client.answer(T.SEND_RECEIPT))
 
 
 async def test_nothing_is_stored_after_a_refusal_where_the_client_asks_for_that(client: Client) -> None:

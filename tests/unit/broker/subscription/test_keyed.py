@@ -182,7 +182,7 @@ async def test_what_cannot_be_divided_is_delivered_as_a_whole_and_stops_nothing(
     kind: str, world: World, store: MemoryStore
 ) -> None:
     section = lies(kind)
-    entry = TopicEntry.read(section, check=True)
+    entry = TopicEntry.read(section, check=False)
     assert hashes_of(entry) == UNKNOWN
     topic = await topic_on(world, store)
     subscription = await topic.subscribe("s", start=0)
