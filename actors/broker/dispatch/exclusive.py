@@ -101,6 +101,11 @@ class ExclusiveDispatcher(Dispatcher):
             active.pending[index] = messages
 
     @override
+    def messages_of(self, index: int) -> int:
+        pending = self.active.pending.get(index, 0) if self.active is not None else 0
+        return (1 << pending) - 1 if pending and self._cursor.unacknowledged_bits(index) is None else -1
+
+    @override
     def acknowledged_up_to(self, index: int) -> None:
         active = self.active
         if active is None:

@@ -9,8 +9,8 @@ from typing import Any
 
 from heliograph.actors.broker.protocol.command_limits import IDS_IN_TURN
 from heliograph.actors.broker.protocol.connection import PulsarConnection
-from heliograph.actors.broker.protocol.consumer_commands import ConsumerCommands
-from heliograph.actors.broker.records.position import from_unsigned
+from heliograph.actors.broker.protocol.consumer_commands import ConsumerCommands, Subscribed
+from heliograph.actors.broker.records.position import Position, from_unsigned
 from heliograph.actors.broker.subscription.subscription import Subscription
 from heliograph.base.clock import wall_ms
 from heliograph.base.errors import BadRequestError, NotFoundError, PersistenceError, UnsupportedError
@@ -18,6 +18,8 @@ from heliograph.protocol import pulsar_pb2 as pb
 from heliograph.protocol.message_id import bits_of
 from heliograph.protocol.pulsar_pb2 import BaseCommand
 from heliograph.protocol.server_error import code_of
+
+UNKNOWN_MESSAGES_MAX = 4_096  # of a batch that no consumer has: its acknowledgement is kept as it comes  # I15
 
 
 class AckCommands:
@@ -40,6 +42,7 @@ class AckCommands:
     async def _ack_many(self, ack: pb.CommandAck) -> None:
         """Acknowledge a long list in parts, between which other clients have a turn. The answer comes with the last."""
         ids = list(ack.message_id)
+        refused: Exception | None = None
         try:
             async with self._consumers.in_turn:
                 for start in range(0, len(ids), IDS_IN_TURN):
@@ -48,40 +51,35 @@ class AckCommands:
                         part.CopyFrom(ack)
                         part.ClearField("message_id")
                     part.message_id.extend(ids[start : start + IDS_IN_TURN])
-                    self._ack_at_once(part)
+                    refused = self._ack_at_once(part, refused)
                     await asyncio.sleep(0)
         finally:
             self._consumers.long_lists -= 1
 
-    def _ack_at_once(self, ack: pb.CommandAck) -> None:
+    def _ack_at_once(self, ack: pb.CommandAck, error: Exception | None = None) -> Exception | None:
+        """Acknowledge, and answer if that is asked for. Return the error to answer with, ``error`` of an earlier part
+        among them."""
         found = self._consumers.consumers.get(ack.consumer_id)
-        error: Exception | None = None
         durable: asyncio.Future[None] | None = None
         if found is None:
             error = NotFoundError(f"there is no consumer {ack.consumer_id} on this connection")
         elif ack.HasField("txnid_most_bits") or ack.HasField("txnid_least_bits"):
             error = UnsupportedError("transactions are not offered by this version")
-        elif ack.ack_type == ack.CUMULATIVE:
-            if found.subscription.kind.is_shared:
-                error = BadRequestError("a shared subscription takes no cumulative acknowledgements", field="ackType")
-            else:
-                found.consumer.acknowledged_ms = wall_ms()
-                durable = _cumulative(found.subscription, ack)
+        elif ack.ack_type == ack.CUMULATIVE and found.subscription.kind.is_shared:
+            error = BadRequestError("a shared subscription takes no cumulative acknowledgements", field="ackType")
         else:
             found.consumer.acknowledged_ms = wall_ms()
-            durable = found.subscription.acknowledge(
-                [
-                    (from_unsigned(data.ledger_id, data.entry_id), bits_of(data.ack_set) if data.ack_set else None)
-                    for data in ack.message_id
-                ],
-                found.consumer,
-            )
+            try:
+                durable = _acknowledge(found, ack)
+            except BadRequestError as refused:
+                error = refused
         if not ack.HasField("request_id"):
-            return
-        if error is not None or durable is None:
+            pass
+        elif error is not None or durable is None:
             self._answer(ack.consumer_id, ack.request_id, error)
         else:
             durable.add_done_callback(partial(self._durable, ack.consumer_id, ack.request_id))
+        return error
 
     def _durable(self, consumer_id: int, request_id: int, durable: asyncio.Future[None]) -> None:
         error = PersistenceError("the write was cancelled") if durable.cancelled() else durable.exception()  # I11
@@ -94,9 +92,34 @@ class AckCommands:
         self.connection.send(BaseCommand(type=BaseCommand.ACK_RESPONSE, ack_response=answer))
 
 
-def _cumulative(subscription: Subscription, ack: pb.CommandAck) -> asyncio.Future[None] | None:
+def _acknowledge(found: Subscribed, ack: pb.CommandAck) -> asyncio.Future[None] | None:
+    """Acknowledge the messages of a command. Raises BadRequestError for long bits that the cursor would keep as they
+    come."""
+    named = [
+        (from_unsigned(data.ledger_id, data.entry_id), bits_of(data.ack_set) if data.ack_set else None)
+        for data in ack.message_id
+    ]
+    for position, bits in named:
+        if bits is not None and bits.bit_length() > UNKNOWN_MESSAGES_MAX:
+            _check_known(found.subscription, position, bits)
+    if ack.ack_type != ack.CUMULATIVE:
+        return found.subscription.acknowledge(named, found.consumer)
     durable = None
-    for data in ack.message_id:
-        position = from_unsigned(data.ledger_id, data.entry_id)
-        durable = subscription.acknowledge_cumulative(position, bits_of(data.ack_set))
+    for position, bits in named:
+        durable = found.subscription.acknowledge_cumulative(position, bits)
     return durable
+
+
+def _check_known(subscription: Subscription, position: Position, bits: int) -> None:
+    """Raise BadRequestError if nobody has an entry of which some messages are acknowledged, as after a reconnect: how
+    many it has is not known then."""
+    index = subscription.chain.find(position)
+    if index is None or subscription.cursor.unacknowledged_bits(index) is not None:
+        return
+    if subscription.dispatcher.messages_of(index) < 0:
+        raise BadRequestError(
+            f"the acknowledgement of {position.ledger_id}:{position.entry_id}, which no consumer has, is for"
+            f" {bits.bit_length()} messages",
+            field="ack_set",
+            limit=f"{UNKNOWN_MESSAGES_MAX} messages",
+        )

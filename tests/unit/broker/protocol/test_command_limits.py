@@ -251,6 +251,39 @@ async def test_a_long_list_of_acknowledgements_is_handled_in_parts(lone: LoneBro
     assert sorted(counts) == [-IDS_IN_TURN, -1, 1, IDS_IN_TURN]
 
 
+@pytest.mark.parametrize("kind", [EXCLUSIVE, pb.CommandSubscribe.SHARED])
+@pytest.mark.parametrize("others", [0, IDS_IN_TURN])
+async def test_a_long_acknowledgement_of_what_nobody_has_is_refused(lone: LoneBroker, kind: Any, others: int) -> None:
+    """I15: its bits would stay with the cursor, up to 128 KiB for an entry of one message."""
+    client = Client(lone.broker)
+    wanted = pb.CommandSubscribe(topic="orders", subscription="s", sub_type=kind, consumer_id=1, request_id=7)
+    client.say(T(type=T.SUBSCRIBE, subscribe=wanted))
+    await turns(lambda: client.answer(T.SUCCESS))
+    [subscription] = client.connection.context.topics.find(TopicName.parse("orders")).subscriptions.values()  # type: ignore[union-attr]
+    producer = pb.CommandProducer(topic="orders", producer_id=1, request_id=8)
+    client.say(T(type=T.PRODUCER, producer=producer))
+    await turns(lambda: client.answer(T.PRODUCER_SUCCESS))
+    client.say(T(type=T.SEND, send=pb.CommandSend(producer_id=1, sequence_id=0)), ENTRY)
+    await turns(lambda: client.answer(T.SEND_RECEIPT))
+    stored = client.transport.answers[-1].send_receipt.message_id
+
+    async def acknowledge(words: int) -> pb.CommandAckResponse:
+        client.transport.answers.clear()
+        one = pb.MessageIdData(ledger_id=stored.ledger_id, entry_id=stored.entry_id, ack_set=[1, *[-1] * (words - 1)])
+        ids = [one, *(pb.MessageIdData(ledger_id=1 << 40, entry_id=1) for _ in range(others))]
+        client.say(T(type=T.ACK, ack=pb.CommandAck(consumer_id=1, ack_type=INDIVIDUAL, message_id=ids, request_id=9)))
+        await turns(lambda: client.answer(T.ACK_RESPONSE))
+        return client.transport.answers[-1].ack_response
+
+    refused = await acknowledge(65)
+    assert (refused.request_id, refused.error) == (9, pb.NOT_ALLOWED_ERROR)
+    assert "is for 4160 messages" in refused.message
+    assert subscription.cursor.partial_count == 0
+    assert not (await acknowledge(64)).HasField("error")
+    assert subscription.cursor.partial_count == 1
+    assert not (await acknowledge(65)).HasField("error"), "it says no more than the one before"
+
+
 async def test_a_consumer_is_closed_after_its_long_lists(lone: LoneBroker) -> None:
     client = Client(lone.broker)
     wanted = pb.CommandSubscribe(topic="orders", subscription="s", sub_type=EXCLUSIVE, consumer_id=1, request_id=7)

@@ -231,6 +231,21 @@ async def test_an_acknowledgement_longer_than_its_batch_does_not_hold_the_cursor
     assert jobs.backlog == 0
 
 
+@pytest.mark.parametrize("kind", SubscriptionType)
+async def test_an_acknowledgement_longer_than_its_batch_is_that_of_the_batch(
+    topic: BrokerTopic, kind: SubscriptionType
+) -> None:
+    jobs = await topic.subscribe("jobs", start=0)
+    a, ear = join(jobs, 10, kind=kind)
+    await publish_section(jobs, topic.ledger, batch_of(8))
+    await settled(jobs)
+    assert ear.parts == [(jobs.chain.position_at(0), 255)]
+    jobs.acknowledge([(jobs.chain.position_at(0), 1 << 70 | 0b1)], a)
+    assert jobs.cursor.unacknowledged_bits(0) == 1
+    jobs.acknowledge([(jobs.chain.position_at(0), 1 << 70)], a)
+    assert jobs.backlog == 0
+
+
 async def test_messages_in_excess_of_a_batch_neither_stop_delivery_nor_hold_the_cursor(topic: BrokerTopic) -> None:
     """While some messages are pending, others are not, and after the part that is held was given back."""
     jobs = await topic.subscribe("jobs", start=0)
