@@ -9,7 +9,6 @@ from heliograph.actors.broker.balance.load_balancer import is_stuck, is_too_larg
 from heliograph.actors.broker.config import BalanceLimits, SplitLimits
 from heliograph.actors.broker.namespaces.bundles import (
     bundle_count,
-    bundle_path,
     middle,
     range_name,
     range_of,
@@ -88,8 +87,7 @@ class BundleChanges:
             halves = (paths.bundle(tenant, short, names[0]), paths.bundle(tenant, short, names[1]))
             write = Set(paths.namespace(tenant, short), codec.encode(record), found.version)
             if await self._ownership.split(path, halves, write):
-                for topic in self._topics.of_bundle(path):
-                    self._topics.move(topic, bundle_path(topic.name, record))
+                self._topics.split_bundle(path, cut, halves)
                 return names
         raise ServiceNotReadyError(f"the policies of {namespace} keep changing, try again")
 
