@@ -7,10 +7,10 @@ import itertools
 import logging
 from collections.abc import Awaitable, Callable
 from random import Random
-from typing import Protocol, TypeVar
+from typing import Protocol, Self, TypeVar
 
 from heliograph.base.backoff import Backoff
-from heliograph.base.errors import Advice, HeliographError, TooFewBookiesError
+from heliograph.base.errors import Advice, HeliographError, RequestTimeoutError, TooFewBookiesError
 from heliograph.base.guard.shares import UnpackBudget
 from heliograph.client.aio.handle import AsyncHandle
 from heliograph.client.aio.in_hand import InHand
@@ -19,8 +19,62 @@ from heliograph.client.aio.transport.pool import ConnectionPool
 from heliograph.client.options import ClientOptions
 from heliograph.protocol.topic_name import TopicName
 
+REGISTERING_MAX = 64  # handles of a client that look up their owner and register there at once
+TURN_SECONDS = 5.0  # after which a handle that registers keeps no other one waiting
+
 _Result = TypeVar("_Result")
 log = logging.getLogger(__name__)
+
+
+class Turn:
+    """The turn of a handle that registers. Use it as a context manager."""
+
+    def __init__(self, free: asyncio.Semaphore, loop: asyncio.AbstractEventLoop) -> None:
+        """Callers use ``Registering.turn``."""
+        self._free: asyncio.Semaphore | None = free
+        self._timer = loop.call_later(TURN_SECONDS, self.end)
+
+    def end(self) -> None:
+        """Let the next handle begin. Idempotent."""
+        self._timer.cancel()
+        if (free := self._free) is not None:
+            self._free = None
+            free.release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+
+class Registering:
+    """Has the handles of a client register a few at a time, in the order in which they ask.
+
+    All handles of a broker that died come back together. A broker reads what the first ones publish behind the commands
+    by which others register, so the last ones wait here.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._free = asyncio.Semaphore(REGISTERING_MAX)
+
+    async def turn(self, topic: TopicName, within_ms: int | None) -> Turn:
+        """Wait for the turn of a handle.
+
+        Args:
+            within_ms: how long to wait; None: as long as it takes.
+
+        Raises:
+            RequestTimeoutError: it did not come in time.
+        """
+        try:
+            async with asyncio.timeout(None if within_ms is None else within_ms / 1000):
+                await self._free.acquire()
+        except TimeoutError:
+            told = f"the owner of {topic} was not asked for: {REGISTERING_MAX} other handles have no answer"
+            raise RequestTimeoutError(told, limit=f"{within_ms} ms") from None
+        return Turn(self._free, self._loop)
 
 
 class ClientSession:
@@ -38,6 +92,7 @@ class ClientSession:
         self.pool = ConnectionPool(options)
         self.lookup = Lookup(options, self.pool, random)
         self.pool.on_silent = self.lookup.suspect
+        self.registering = Registering(self.loop)
         self.in_hand = InHand()
         self._ids = itertools.count(1)
 

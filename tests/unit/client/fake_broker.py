@@ -95,6 +95,7 @@ class FakeBroker:
         self.connections: list[FakeConnection] = []
         self.commands: list[pb.BaseCommand] = []  # everything received, in order
         self.redirects: dict[str, str] = {}  # topic -> address
+        self.assigns = True  # whether it redirects to brokers that do not have the topic yet
         self.refusals: dict[int, deque[tuple[pb.ServerError, str]]] = defaultdict(deque)  # command type -> answers
         self.silent: set[int] = set()  # command types that are not answered
         self.silent_after: dict[int, int] = {}  # command type -> how many are answered before it falls silent
@@ -250,7 +251,10 @@ class FakeConnection(asyncio.Protocol):
         result = pb.CommandLookupResponse.REDIRECT if elsewhere else pb.CommandLookupResponse.CONNECT
         self.answer(
             lookup_response=pb.CommandLookupResponse(
-                url=elsewhere or self.broker.url, response=result, request_id=request.request_id, authoritative=True
+                url=elsewhere or self.broker.url,
+                response=result,
+                request_id=request.request_id,
+                authoritative=self.broker.assigns,
             )
         )
 

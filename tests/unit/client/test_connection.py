@@ -12,16 +12,17 @@ import heliograph
 from heliograph.base import errors
 from heliograph.base.backoff import Backoff
 from heliograph.client.access import parse_address
+from heliograph.client.aio import session
 from heliograph.client.aio.client import AsyncClient
 from heliograph.client.aio.producer.routing import Router
+from heliograph.client.aio.session import REGISTERING_MAX
 from heliograph.client.aio.transport.connection import BrokerConnection
-from heliograph.client.aio.transport.lookup import OWNERS_AT_ONCE_MAX
 from heliograph.client.options import ClientOptions
 from heliograph.cluster.ports import pick_free
 from heliograph.protocol import pulsar_pb2 as pb
 from tests.unit.client.fake_broker import FakeBroker, FakeStore, T
 from tests.unit.client.world import TOPIC, client_of
-from tests.waits import until
+from tests.waits import many_turns, until
 
 
 @pytest.mark.parametrize(
@@ -79,25 +80,58 @@ async def test_lookups_follow_redirects_with_authority() -> None:
         assert not first.of_type(T.LOOKUP)[0].lookup.authoritative
 
 
-async def test_the_first_of_many_producers_is_back_before_the_last_one_asks_for_its_owner() -> None:
+@pytest.mark.parametrize("is_consumer", [False, True])
+async def test_an_owner_that_another_broker_knows_is_not_asked_unless_it_refuses(is_consumer: bool) -> None:
+    async with FakeBroker() as owner, FakeBroker() as first, await client_of(first) as client:
+        first.redirects[TOPIC], first.assigns = owner.url, False
+        await (client.consumer("t", "s") if is_consumer else client.producer("t"))
+        assert not owner.of_type(T.LOOKUP)
+        owner.refuse(T.SUBSCRIBE if is_consumer else T.PRODUCER, pb.SERVICE_NOT_READY)  # it has just ceased to be
+        await (client.consumer("t", "other") if is_consumer else client.producer("t"))
+        assert len(owner.of_type(T.LOOKUP)) == 1
+
+
+async def test_the_last_ones_of_many_producers_wait_until_the_first_ones_are_registered() -> None:
     """All producers of a broker that died come back together."""
     async with FakeBroker() as broker, await client_of(broker) as client:
-        producers = [client.producer(f"t{index}") for index in range(5 * OWNERS_AT_ONCE_MAX)]
+        producers = [client.producer(f"t{index}") for index in range(5 * REGISTERING_MAX)]
         await asyncio.gather(*(producer.open() for producer in producers))
         broker.commands.clear()
+        broker.silent.add(T.PRODUCER)
         broker.drop_connections()
+        await until(lambda: len(broker.of_type(T.PRODUCER)) == REGISTERING_MAX)
+        await many_turns()
+        assert len(broker.of_type(T.LOOKUP)) == REGISTERING_MAX
+        broker.silent.clear()
+        broker.drop_connections()  # those that have no answer ask again, after all others
         await asyncio.gather(*(producer.send(b"x") for producer in producers))
-        kinds = [command.type for command in broker.commands if command.type in (T.LOOKUP, T.PRODUCER)]
-        assert kinds.count(T.LOOKUP) >= len(producers)
-        assert kinds.index(T.PRODUCER) <= OWNERS_AT_ONCE_MAX
 
 
-async def test_a_lookup_waits_for_others_no_longer_than_an_operation_may() -> None:
+async def test_a_handle_waits_for_others_no_longer_than_an_operation_may() -> None:
     async with FakeBroker() as broker, await client_of(broker, operation_timeout_ms=100) as client:
-        (await client.session()).lookup._turns = asyncio.Semaphore(0)  # all others have no answer
-        with pytest.raises(errors.RequestTimeoutError, match="other lookups have no answer"):
+        (await client.session()).registering._free = asyncio.Semaphore(0)  # all others have no answer
+        with pytest.raises(errors.RequestTimeoutError, match="other handles have no answer"):
             await client.producer("t").open()
         assert not broker.of_type(T.LOOKUP)
+
+
+@pytest.mark.parametrize(("mode", "seconds"), [("shared", 0.01), ("wait_for_exclusive", 3_600.0)])
+async def test_handles_whose_topics_give_no_answer_keep_no_others_waiting(
+    mode: Any, seconds: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session, "TURN_SECONDS", seconds)
+    async with FakeBroker() as broker, await client_of(broker) as client:
+        broker.silent.add(T.PRODUCER)
+        stuck = [client.producer(f"t{index}", access_mode=mode) for index in range(REGISTERING_MAX)]
+        opening = [asyncio.ensure_future(producer.open()) for producer in stuck]
+        await until(lambda: len(broker.of_type(T.PRODUCER)) == REGISTERING_MAX)
+        broker.silent.clear()
+        await client.producer("other")
+        assert not any(task.done() for task in opening)
+        for task in opening:
+            task.cancel()
+        await asyncio.gather(*opening, return_exceptions=True)
+        assert (await client.session()).registering._free._value == REGISTERING_MAX  # each was given back once
 
 
 async def test_redirects_in_a_circle_end() -> None:

@@ -118,6 +118,7 @@ class PartitionConsumer:
         self._id = session.next_id()
         self._state = ConsumerPartitionState.CONNECTING
         self._connection: BrokerConnection | None = None
+        self._was_refused = False  # by the owner that was found last
         self._reconnecting: asyncio.Task[None] | None = None
         self._permits_due = 0
         self._read_ack_due = False
@@ -153,7 +154,8 @@ class PartitionConsumer:
             TopicNotFoundError, NotPermittedError, ...: The broker refused the consumer.
             ConnectionLostError, RequestTimeoutError: No broker could be reached within the operation timeout.
         """
-        await self._session.retry(self._subscribe)
+        within_ms = self._session.options.operation_timeout_ms
+        await self._session.retry(lambda: self._subscribe(within_ms))
 
     # -- called by the inbox and the handle
 
@@ -405,38 +407,45 @@ class PartitionConsumer:
     def _move(self, to: ConsumerPartitionState) -> None:
         self._state = CONSUMER_PARTITION_LIFECYCLE.move(self._state, to)
 
-    async def _subscribe(self) -> None:
-        """Try once to subscribe; on success send unconfirmed acknowledgements, then permits."""
-        connection = await self._session.lookup.owner(self.topic)
-        start, inclusive = self.start, self.start_inclusive
-        if start is not None and self.last_taken is not None:
-            start, inclusive = self.last_taken, False
-        connection.consumers[self._id] = self
-        try:
-            await connection.request(
-                lambda request_id: commands.subscribe(
-                    self.topic_name,
-                    self._options,
-                    self._id,
-                    request_id,
-                    self._broker_epoch,
-                    start,
-                    inclusive,
-                    self._schema,
+    async def _subscribe(self, within_ms: int | None = None) -> None:
+        """Try once to subscribe; on success send unconfirmed acknowledgements, then permits.
+
+        Args:
+            within_ms: how long to wait while other handles register; None: as long as it takes.
+        """
+        with await self._session.registering.turn(self.topic, within_ms):
+            connection = await self._session.lookup.owner(self.topic, is_confirmed=self._was_refused)
+            start, inclusive = self.start, self.start_inclusive
+            if start is not None and self.last_taken is not None:
+                start, inclusive = self.last_taken, False
+            connection.consumers[self._id] = self
+            try:
+                await connection.request(
+                    lambda request_id: commands.subscribe(
+                        self.topic_name,
+                        self._options,
+                        self._id,
+                        request_id,
+                        self._broker_epoch,
+                        start,
+                        inclusive,
+                        self._schema,
+                    )
                 )
-            )
-        except BaseException as error:
-            if connection.consumers.pop(self._id, None) is not None and not isinstance(error, HeliographError):
-                connection.request(
-                    lambda request_id: commands.close(self._id, request_id)
-                )  # cancelled: the broker may have subscribed it
-            raise
+            except BaseException as error:
+                self._was_refused = True
+                if connection.consumers.pop(self._id, None) is not None and not isinstance(error, HeliographError):
+                    connection.request(
+                        lambda request_id: commands.close(self._id, request_id)
+                    )  # cancelled: the broker may have subscribed it
+                raise
         if connection.closed or self._id not in connection.consumers:
             raise ConnectionLostError(f"the connection to the owner of {self.topic_name} ended")
         self._start_epoch()
         if start is not None:
             self._skip = (start, inclusive)
         self._connection = connection
+        self._was_refused = False
         self._move(ConsumerPartitionState.READY)
         self.acks.attach(connection)
         self._permits_due = self._queue

@@ -118,6 +118,7 @@ class PartitionProducer:
         self._next_sequence_id = 0 if options.initial_sequence_id is None else options.initial_sequence_id + 1
         self._state = ProducerPartitionState.CONNECTING
         self._connection: BrokerConnection | None = None
+        self._was_refused = False  # by the owner that was found last
         self._reconnecting: asyncio.Task[None] | None = None
         self._too_few: TooFewBookiesError | None = None  # the last answer, if that was it
         self._timer: asyncio.TimerHandle | None = None  # not after the deadline of the first of ``pending``
@@ -135,7 +136,10 @@ class PartitionProducer:
             ConnectionLostError, RequestTimeoutError: No broker could be reached within the operation timeout.
             TooFewBookiesError: The topic had no ledger for the time that a message may take, ``send_timeout_ms``.
         """
-        await self._session.retry(self._register, too_few_bookies_ms=self._options.send_timeout_ms or None)
+        within_ms = self._session.options.operation_timeout_ms
+        await self._session.retry(
+            lambda: self._register(within_ms), too_few_bookies_ms=self._options.send_timeout_ms or None
+        )
 
     # -- sending
 
@@ -392,16 +396,24 @@ class PartitionProducer:
     def _is_alive(self) -> bool:
         return self._state in (ProducerPartitionState.CONNECTING, ProducerPartitionState.READY)
 
-    async def _register(self) -> None:
-        """Try once to become a producer of the topic; on success send everything unconfirmed again."""
-        connection = await self._session.lookup.owner(self.topic)
-        connection.producers[self._id] = self
-        try:
-            answer = await connection.request(self._producer_command)
-        except BaseException as error:
-            if connection.producers.pop(self._id, None) is not None and not isinstance(error, HeliographError):
-                connection.request(self._close_command)  # cancelled: the broker may have registered it
-            raise
+    async def _register(self, within_ms: int | None = None) -> None:
+        """Try once to become a producer of the topic; on success send everything unconfirmed again.
+
+        Args:
+            within_ms: how long to wait while other handles register; None: as long as it takes.
+        """
+        with await self._session.registering.turn(self.topic, within_ms) as turn:
+            connection = await self._session.lookup.owner(self.topic, is_confirmed=self._was_refused)
+            if self._options.access_mode == "wait_for_exclusive":
+                turn.end()  # its answer may take as long as another producer is there
+            connection.producers[self._id] = self
+            try:
+                answer = await connection.request(self._producer_command)
+            except BaseException as error:
+                self._was_refused = True
+                if connection.producers.pop(self._id, None) is not None and not isinstance(error, HeliographError):
+                    connection.request(self._close_command)  # cancelled: the broker may have registered it
+                raise
         if connection.closed or self._id not in connection.producers:
             raise ConnectionLostError(f"the connection to the owner of {self.topic} ended")
         self.name = answer.producer_name
@@ -421,6 +433,7 @@ class PartitionProducer:
         self._connection = connection
         if self._codec == pb.NONE:
             self._plain = PlainFrames(self._id, self.name, self._schema_version)
+        self._was_refused = False
         self._move(ProducerPartitionState.READY)
         for entry in islice(self.pending, len(self.pending) - len(self._unsent)):
             entry.receipts = 0

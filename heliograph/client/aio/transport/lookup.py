@@ -7,7 +7,7 @@ import logging
 from random import Random
 
 from heliograph.base.completion import end_task
-from heliograph.base.errors import ConnectionLostError, HeliographError, RequestTimeoutError, ServiceNotReadyError
+from heliograph.base.errors import ConnectionLostError, HeliographError, ServiceNotReadyError
 from heliograph.client.aio.transport.connection import BrokerConnection, RequestIdSpace
 from heliograph.client.aio.transport.pool import ConnectionPool
 from heliograph.client.options import ENCRYPTED, ClientOptions
@@ -16,7 +16,6 @@ from heliograph.protocol.server_error import exception_of
 from heliograph.protocol.topic_name import TopicName
 
 REDIRECTS_MAX = 20
-OWNERS_AT_ONCE_MAX = 64  # that a client asks for: the first handles of many are connected before the last ones ask
 
 _T = pb.BaseCommand
 _Lookup = pb.CommandLookupResponse
@@ -31,7 +30,6 @@ class Lookup:
         self._pool = pool
         self.service_urls = list(options.service_urls)
         random.shuffle(self.service_urls)
-        self._turns = asyncio.Semaphore(OWNERS_AT_ONCE_MAX)
         self._asking: dict[BrokerConnection, asyncio.Task[None]] = {}  # about brokers that are silent
 
     async def any_connection(self) -> BrokerConnection:
@@ -65,29 +63,18 @@ class Lookup:
             raise exception_of(answer.error, answer.message)
         return int(answer.partitions)
 
-    async def owner(self, topic: TopicName) -> BrokerConnection:
+    async def owner(self, topic: TopicName, *, is_confirmed: bool = True) -> BrokerConnection:
         """Return a connection to the broker that owns ``topic``.
+
+        Args:
+            is_confirmed: ask the owner that another broker names whether it is. Otherwise it may have changed just now:
+                then that broker refuses the caller, who asks again.
 
         Raises:
             ServiceNotReadyError: The topic has no owner now, or the redirects do not end.
             TopicNotFoundError, ConnectionLostError, RequestTimeoutError, ...: The broker's answer, or why there is
                 none.
         """
-        seconds = self._options.operation_timeout_ms / 1000
-        try:
-            async with asyncio.timeout(seconds):
-                await self._turns.acquire()
-        except TimeoutError:
-            others = f"{OWNERS_AT_ONCE_MAX} other lookups have no answer"
-            raise RequestTimeoutError(
-                f"the owner of {topic} was not asked for: {others}", limit=f"{seconds:g} s"
-            ) from None
-        try:
-            return await self._owner(topic)
-        finally:
-            self._turns.release()
-
-    async def _owner(self, topic: TopicName) -> BrokerConnection:
         connection = await self.any_connection()
         authoritative = False
         for _ in range(REDIRECTS_MAX):
@@ -100,8 +87,8 @@ class Lookup:
             if not url:
                 raise ServiceNotReadyError(f"{connection.url} names no broker for {topic}")
             connection = await self._pool.get(url)
-            if answer.response == _Lookup.CONNECT:
-                return connection
+            if answer.response == _Lookup.CONNECT or not (is_confirmed or answer.authoritative):
+                return connection  # without authority, a broker names one that has the bundle already
             authoritative = answer.authoritative
         raise ServiceNotReadyError(f"the lookup of {topic} was redirected {REDIRECTS_MAX} times")
 
