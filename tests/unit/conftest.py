@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+import heliograph
+
 
 @pytest.fixture(scope="session", autouse=True)
 def no_cluster_is_named() -> Iterator[None]:
@@ -26,3 +28,16 @@ def no_ray(monkeypatch: pytest.MonkeyPatch) -> None:
         raise AssertionError("a unit test called ray.init")
 
     monkeypatch.setattr("ray.init", refuse)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[heliograph.LocalCluster]:
+    """Return a cluster in this process; each test of the module uses names of its own."""
+    with heliograph.local() as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def client(cluster: heliograph.LocalCluster) -> Iterator[heliograph.Client]:
+    with cluster.connect() as client:
+        yield client

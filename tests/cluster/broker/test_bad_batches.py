@@ -13,7 +13,7 @@ from heliograph.protocol.batch import TAKES_PARTS, encode_batch, heads_of
 from heliograph.protocol.entry import encode_entry
 from heliograph.protocol.frame import encode_payload_frame
 from heliograph.protocol.message_id import bits_of, words_of
-from tests.cluster.support.broker_cluster import BrokerCluster, broker_cluster
+from tests.cluster.support.broker_cluster import BrokerCluster
 from tests.cluster.support.raw_peer import RawPeer
 
 _T = pb.BaseCommand
@@ -23,12 +23,6 @@ ALL = (1 << BATCH) - 1
 TURNS_MAX = 200  # rounds until everything is delivered and acknowledged
 
 numbers = itertools.count()
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerCluster]:
-    with broker_cluster(tmp_path_factory.mktemp("bad-batches")) as running:
-        yield running
 
 
 @pytest.fixture(params=KINDS)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +17,7 @@ from heliograph.protocol.topic_name import TopicName
 from tests.cluster.support.broker_cluster import BrokerCluster, broker_cluster, wait_for
 
 RECEIVE_MS = 60_000
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerCluster]:
-    with broker_cluster(tmp_path_factory.mktemp("cursors"), brokers=2) as running:
-        yield running
+CLUSTER: dict[str, Any] = {"brokers": 2}
 
 
 def call(cluster: BrokerCluster, method: str, broker: int = 0, **arguments: Any) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from typing import Any
 
 import pulsar
 import pytest
@@ -13,23 +13,11 @@ from heliograph.client.aio.client import AsyncClient
 from heliograph.client.aio.consumer.message import Message
 from heliograph.client.options import ClientOptions
 from heliograph.protocol.topic_name import TopicName
-from tests.cluster.support.broker_cluster import BrokerCluster, broker_cluster, wait_for
+from tests.cluster.support.broker_cluster import BrokerCluster, wait_for
 
 BEFORE = "non-persistent://public/default/"
 RECEIVE_MS = 60_000
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerCluster]:
-    """No bookie at all: nothing is ever stored."""
-    with broker_cluster(tmp_path_factory.mktemp("volatile"), bookies=0, brokers=2) as running:
-        yield running
-
-
-@pytest.fixture
-def client(cluster: BrokerCluster) -> Iterator[pulsar.Client]:
-    with cluster.client() as connected:
-        yield connected
+CLUSTER: dict[str, Any] = {"bookies": 0, "brokers": 2}  # nothing is ever stored
 
 
 def topic_of(cluster: BrokerCluster, name: str) -> NonPersistentTopic:

@@ -11,18 +11,12 @@ import pytest
 from heliograph.protocol import pulsar_pb2 as pb
 from heliograph.protocol.entry import encode_entry
 from heliograph.protocol.frame import PROTOCOL_VERSION, encode_payload_frame
-from tests.cluster.support.broker_cluster import BrokerCluster, broker_cluster, wait_for
+from tests.cluster.support.broker_cluster import BrokerCluster, wait_for
 from tests.cluster.support.raw_peer import RawPeer
 
 RECEIVE_MS = 60_000
 MINUS_ONE = (1 << 64) - 1
 _T = pb.BaseCommand
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerCluster]:
-    with broker_cluster(tmp_path_factory.mktemp("traps")) as running:
-        yield running
 
 
 @pytest.fixture

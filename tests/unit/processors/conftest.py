@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
@@ -14,20 +14,6 @@ import heliograph
 from heliograph.processors.deployment import ProcessorDeployment
 
 SECONDS = 100  # for what is to happen at once
-
-
-@pytest.fixture(scope="session")
-def cluster() -> Iterator[heliograph.LocalCluster]:
-    """Return the cluster."""
-    with heliograph.local() as cluster:
-        yield cluster
-
-
-@pytest.fixture(scope="session")
-def client(cluster: heliograph.LocalCluster) -> Iterator[heliograph.Client]:
-    """Return a client of the cluster."""
-    with cluster.connect() as client:
-        yield client
 
 
 @pytest.fixture

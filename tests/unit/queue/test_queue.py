@@ -31,20 +31,6 @@ from heliograph.client.sync.handle import threads
 from heliograph.queue import Empty, Full, Queue
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[heliograph.LocalCluster]:
-    """Return the cluster."""
-    with heliograph.local() as cluster:
-        yield cluster
-
-
-@pytest.fixture(scope="module")
-def client(cluster: heliograph.LocalCluster) -> Iterator[heliograph.Client]:
-    """Return a client of the cluster."""
-    with cluster.connect() as client:
-        yield client
-
-
 @pytest.fixture
 def make(client: heliograph.Client) -> Iterator[Callable[..., Queue]]:
     """Return what makes queues that are shut down after the test."""

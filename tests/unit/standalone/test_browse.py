@@ -28,12 +28,6 @@ PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[heliograph.LocalCluster]:
-    with heliograph.local() as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
 def client(cluster: heliograph.LocalCluster) -> Iterator[heliograph.Client]:
     with cluster.connect() as client:
         yield client

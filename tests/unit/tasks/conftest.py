@@ -5,27 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
 
 import heliograph
 from heliograph.tasks.task import Task
-
-
-@pytest.fixture(scope="session")
-def cluster() -> Iterator[heliograph.LocalCluster]:
-    """Return the cluster."""
-    with heliograph.local() as cluster:
-        yield cluster
-
-
-@pytest.fixture(scope="session")
-def client(cluster: heliograph.LocalCluster) -> Iterator[heliograph.Client]:
-    """Return a client of the cluster."""
-    with cluster.connect() as client:
-        yield client
 
 
 @pytest.fixture

@@ -3,28 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
 import pulsar
 import pytest
 
 from heliograph.actors.broker.managed_ledger.tail_cache import TailCache
-from tests.cluster.support.broker_cluster import BrokerCluster, broker_cluster
+from tests.cluster.support.broker_cluster import BrokerCluster
 
 EARLIEST = pulsar.InitialPosition.Earliest
 RECEIVE_MS = 60_000
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerCluster]:
-    with broker_cluster(tmp_path_factory.mktemp("stock")) as running:
-        yield running
-
-
-@pytest.fixture
-def client(cluster: BrokerCluster) -> Iterator[pulsar.Client]:
-    with cluster.client() as connected:
-        yield connected
 
 
 def send(client: pulsar.Client, topic: str, count: int, **options: object) -> list[pulsar.MessageId]:

@@ -4,33 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
+from typing import Any
 
 import pulsar
 import pytest
 
 import heliograph
-from tests.cluster.support.broker_cluster import BrokerCluster, broker_cluster, wait_for
+from tests.cluster.support.broker_cluster import BrokerCluster, wait_for
 from tests.waits import block_until
 
 EARLIEST = pulsar.InitialPosition.Earliest
 RECEIVE_MS = 60_000
 HOLDER = "holder"
 DEADLINE_SECONDS = 60
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerCluster]:
-    directory = tmp_path_factory.mktemp("compaction")
-    options = {"compacted_deletions_seconds": 0}  # but where a test says otherwise
-    with broker_cluster(directory, brokers=2, options=options, retention_seconds=0, ledger_entries_max=40) as running:
-        yield running
-
-
-@pytest.fixture
-def client(cluster: BrokerCluster) -> Iterator[pulsar.Client]:
-    with cluster.client() as connected:
-        yield connected
+CLUSTER: dict[str, Any] = {
+    "brokers": 2,
+    "options": {"compacted_deletions_seconds": 0},
+    "retention_seconds": 0,
+    "ledger_entries_max": 40,
+}  # except where a test says otherwise
 
 
 def publish(client: pulsar.Client, topic: str, *messages: tuple[str | None, bytes], batching: bool = False) -> None:

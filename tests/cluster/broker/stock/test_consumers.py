@@ -17,24 +17,12 @@ from heliograph.actors.broker.topic.topic import BrokerTopic
 from heliograph.metadata.model import Policies
 from heliograph.protocol.hashing import sticky_key_hash
 from heliograph.protocol.topic_name import TopicName
-from tests.cluster.support.broker_cluster import BrokerCluster, broker_cluster, wait_for
+from tests.cluster.support.broker_cluster import BrokerCluster, wait_for
 
 EARLIEST = pulsar.InitialPosition.Earliest
 SHARED, KEY_SHARED = pulsar.ConsumerType.Shared, pulsar.ConsumerType.KeyShared
 FAILOVER = pulsar.ConsumerType.Failover
 RECEIVE_MS = 60_000
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerCluster]:
-    with broker_cluster(tmp_path_factory.mktemp("consumers")) as running:
-        yield running
-
-
-@pytest.fixture
-def client(cluster: BrokerCluster) -> Iterator[pulsar.Client]:
-    with cluster.client() as connected:
-        yield connected
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from typing import Any
 
 import pulsar
 import pytest
@@ -18,25 +18,13 @@ from heliograph.base.errors import ProducerBusyError, ProducerFencedError, Topic
 from heliograph.client.aio.client import AsyncClient
 from heliograph.client.options import ClientOptions
 from heliograph.protocol.topic_name import TopicName
-from tests.cluster.support.broker_cluster import BrokerCluster, broker_cluster, wait_for
+from tests.cluster.support.broker_cluster import BrokerCluster, wait_for
 
 EARLIEST = pulsar.InitialPosition.Earliest
 Mode = pulsar.ProducerAccessMode
 RECEIVE_MS = 60_000
 NOT_STORED = (-1, -1)
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerCluster]:
-    folder = tmp_path_factory.mktemp("producers")
-    with broker_cluster(folder, brokers=2, deduplication=True, deduplication_snapshot_entries=10) as running:
-        yield running
-
-
-@pytest.fixture
-def client(cluster: BrokerCluster) -> Iterator[pulsar.Client]:
-    with cluster.client() as connected:
-        yield connected
+CLUSTER: dict[str, Any] = {"brokers": 2, "deduplication": True, "deduplication_snapshot_entries": 10}
 
 
 def topic_of(cluster: BrokerCluster, name: str) -> BrokerTopic:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pulsar
 import pytest
 from pulsar import schema
 
-from tests.cluster.support.broker_cluster import BrokerCluster, broker_cluster, wait_for
+from tests.cluster.support.broker_cluster import BrokerCluster, wait_for
 
 EARLIEST = pulsar.InitialPosition.Earliest
 RECEIVE_MS = 60_000
@@ -33,18 +31,6 @@ class Payment(schema.Record):  # type: ignore[misc]
 
 
 Payment.__name__ = "Order"
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerCluster]:
-    with broker_cluster(tmp_path_factory.mktemp("schemas")) as running:
-        yield running
-
-
-@pytest.fixture
-def client(cluster: BrokerCluster) -> Iterator[pulsar.Client]:
-    with cluster.client() as connected:
-        yield connected
 
 
 @pytest.mark.parametrize("kind", [schema.AvroSchema, schema.JsonSchema])

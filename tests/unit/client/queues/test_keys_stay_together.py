@@ -6,7 +6,7 @@ import asyncio
 import base64
 import json
 from collections import defaultdict
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Any
 
 import aiohttp
@@ -23,13 +23,6 @@ ROUNDS = 12  # messages of each key
 SECONDS = 30
 POLL_MS = 20  # of a consumer that may own no key with messages left
 IDLE_ROUNDS_MAX = 200  # of all consumers, before the rest counts as lost
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[heliograph.LocalCluster]:
-    """Return the cluster; each test has topics of its own."""
-    with heliograph.local() as cluster:
-        yield cluster
 
 
 @pytest.fixture

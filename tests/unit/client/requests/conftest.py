@@ -3,18 +3,11 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 
 import pytest
 
 import heliograph
-
-
-@pytest.fixture(scope="session")
-def cluster() -> Iterator[heliograph.LocalCluster]:
-    """Return the cluster."""
-    with heliograph.local() as cluster:
-        yield cluster
 
 
 @pytest.fixture

@@ -11,7 +11,6 @@ import math
 import re
 import urllib.parse
 import uuid
-from collections.abc import Iterator
 from typing import Any, Literal
 
 import fastavro
@@ -41,18 +40,6 @@ SCHEMAS = 12  # of each kind
 VALUES = 2  # of each schema
 MORE = {"name": "more", "type": ["null", "string"], "default": None}
 PLACE = "persistent/public/default"
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[heliograph.LocalCluster]:
-    with heliograph.local() as cluster:
-        yield cluster
-
-
-@pytest.fixture
-def client(cluster: heliograph.LocalCluster) -> Iterator[heliograph.Client]:
-    with cluster.connect() as client:
-        yield client
 
 
 class Doors:

@@ -7,7 +7,6 @@ import base64
 import hashlib
 import json
 import random
-from collections.abc import Iterator
 from typing import Any
 
 import httpx
@@ -26,12 +25,6 @@ SECONDS = 120
 ENTRY = GatewayConfig().max_message_bytes
 BODY = GatewayConfig().request_bytes_max
 BYTES = {"Content-Type": "application/octet-stream"}
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[heliograph.LocalCluster]:
-    with heliograph.local() as cluster:
-        yield cluster
 
 
 def of_size(size: int) -> bytes:
