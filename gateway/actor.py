@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -76,9 +75,6 @@ class GatewayActor:
         if self._server is None:
             raise ServiceNotReadyError("the gateway has not started")
         return self._server.url
-
-    async def pid(self) -> int:
-        return os.getpid()
 
     async def stop(self) -> None:
         """End the sessions within a grace time and close the port. Idempotent."""

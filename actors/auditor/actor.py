@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from typing import Any
 
 from ray.util.metrics import Gauge
@@ -100,9 +99,6 @@ class AuditorActor:
 
     async def history(self) -> dict[str, Any]:
         return self._service.history.told()
-
-    async def pid(self) -> int:
-        return os.getpid()
 
     async def _export_metrics(self) -> None:
         tags = {"worker": self._config.identity}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 import shutil
 import sys
 from collections.abc import Callable
@@ -114,9 +113,6 @@ class BookieActor:
             "journal": list(map(str, self._config.journal_directories)),
             "data": list(map(str, self._config.data_directories)),
         }
-
-    async def pid(self) -> int:
-        return os.getpid()
 
     async def stop(self) -> None:
         """Unregister, answer running requests, flush, close. Idempotent."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import time
 from collections.abc import Awaitable
 from functools import partial
@@ -108,9 +107,6 @@ class BrokerActor:
     async def service_url_tls(self) -> str:
         """Return ``pulsar+ssl://host:port``; empty without TLS and before ``start``."""
         return self._sessions.broker.service_url_tls if self._service_url else ""
-
-    async def pid(self) -> int:
-        return os.getpid()
 
     async def stop(self) -> None:
         """Finish pending work and give up every topic. Idempotent."""

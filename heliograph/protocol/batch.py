@@ -24,7 +24,6 @@ STOPS_AT_REFUSAL = "heliograph.stops-at-refusal"  # property of a producer that 
 FORGOTTEN_LAST, FORGOTTEN_TIME = "@last.", "@time."
 TAKES_PARTS = "heliograph.takes-parts"  # property of a consumer that acknowledges each message of a batch: "true"
 LARGE_MESSAGE_BYTES_MAX = UNCOMPRESSED_BYTES_MAX  # of a message in chunks, which consumers hold as a whole  # I15
-BATCH_HEAD_BYTES_MAX = 64  # at most in front of a message without key and properties
 
 
 def varint(value: int) -> bytes:

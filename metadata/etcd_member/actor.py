@@ -128,9 +128,6 @@ class EtcdMemberActor:
         assert self._child is not None, "it was started"
         return self._child.pid
 
-    async def pid(self) -> int:
-        return os.getpid()
-
     async def stop(self) -> None:
         """End etcd in good order. Idempotent; the member does not serve again in this process."""
         self._is_stopped = True

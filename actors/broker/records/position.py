@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 _U64 = 1 << 64
 _I63_MAX = (1 << 63) - 1
-_ENTRY_BITS_CPP = 48  # the C++ client keeps entry ids in 48 bits, so its "latest" carries a smaller entry id
 
 
 class Position(NamedTuple):

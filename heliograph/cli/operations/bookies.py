@@ -39,7 +39,6 @@ Directories = Annotated[
     list[Path],
     typer.Argument(help="The bookie's directory, or each of its journal and data directories.", metavar="DIRECTORY..."),
 ]
-AnyBookie = Annotated[str, typer.Argument(help="Such as bookie-2, or its address.")]
 
 
 @command(app, "list")

@@ -85,9 +85,6 @@ class OperatorActor:
         await end_task(self._keeping)
         self._task = None
 
-    async def pid(self) -> int:
-        return os.getpid()
-
     async def store_wish(self, wish: Wish) -> Wish:
         return await self._in_session().store_wish(wish)
 

@@ -34,7 +34,6 @@ PART_LIFE = Lifecycle(
     }
 )
 KINDS = ("bookie", "broker")
-PREFIXES = {"bookie": BOOKIE_PREFIX, "broker": BROKER_PREFIX}
 PARTS_MAX = 1_000  # of each kind  # I15
 
 

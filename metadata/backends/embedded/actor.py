@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -89,9 +88,6 @@ class MetadataActor:
 
     async def history(self) -> dict[str, Any]:
         return (await self._serving()).history.told()
-
-    async def pid(self) -> int:
-        return os.getpid()
 
     async def stop(self) -> None:
         """Stop serving. Answered changes are durable. Idempotent; ``start`` serves again."""

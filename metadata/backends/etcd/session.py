@@ -71,7 +71,7 @@ class EtcdSession(ReconnectingSession):
     async def open(
         cls, address: EtcdAddress, timeout_ms: int, connect_ms: int, known: tuple[int, str] | None = None
     ) -> EtcdSession:
-        """Begin a session, or take the one of an id and a password over.
+        """Begin a session, or take over the session with the id and password in ``known``.
 
         Raises:
             ConnectionLossError: no endpoint could be reached in time; names each and its failure.

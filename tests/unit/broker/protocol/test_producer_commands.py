@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -94,9 +95,8 @@ async def test_a_batch_that_cannot_have_as_many_messages_as_it_says_is_refused(
     """Consumers would wait for them; stock ones of C++ and Python read past its end."""
     produce(client)
     await turns(lambda: client.answer(T.PRODUCER_SUCCESS))
-    metadata = pb.MessageMetadata(
-        producer_name="p", sequence_id=0, publish_time=1, num_messages_in_batch=count, **packed
-    )  # type: ignore[arg-type]
+    fields: dict[str, Any] = {"num_messages_in_batch": count, **packed}
+    metadata = pb.MessageMetadata(producer_name="p", sequence_id=0, publish_time=1, **fields)
     send(client, 0, encode_entry(metadata, plain_head(1) + b"x"))
     await turns(lambda: client.answer(T.SEND_ERROR))
     message = client.transport.answers[-1].send_error.message
