@@ -35,4 +35,5 @@ class BrokerContext:
     producer_prefix: str  # makes the producer names that the broker generates unique over restarts
     producers_of_roles: ShareCounter = field(default_factory=ShareCounter)
     admin_changes: ShareCounter = field(default_factory=ShareCounter)  # under way by ADMIN_CALL, by role
+    openings_waiting: int = 0  # commands of all connections that wait to open a topic
     partitions: LastKnown[TopicName, int] = field(default_factory=LastKnown)  # of topics, as clients were told

@@ -3,7 +3,8 @@
 
 Bounds (I15): the socket is not read while the connection's producers publish faster than they may, while
 ``connection_publish_bytes_max`` published bytes (``publish_bytes_max`` over all connections) are neither confirmed nor
-refused, while ``connection_requests_max`` commands are under way, and while more than ``connection_write_bytes_max``
+refused, while ``connection_requests_max`` commands are under way (those that wait to open a topic are not, as long as
+all connections have ``OPENINGS_WAITING_MAX`` of them), and while more than ``connection_write_bytes_max``
 bytes wait to be written, or fewer where many connections are open. In the last case consumers are sent nothing either;
 ``UnsentBudget`` bounds what waits for all of them. The decoder limits the size of a frame,
 and the guard of the listener what is held of the unfinished frames of all connections. Until the client is connected,
@@ -26,6 +27,7 @@ from heliograph.actors.broker.broker_context import BrokerContext
 from heliograph.actors.broker.limits.publish_budget import PublishShare
 from heliograph.actors.broker.protocol.command_limits import check_command
 from heliograph.actors.broker.records.entry_stamp import NONE
+from heliograph.actors.broker.topic.topic import BrokerTopic
 from heliograph.auth.principal import INTERNAL, Principal
 from heliograph.base.errors import (
     BadRequestError,
@@ -55,6 +57,10 @@ OUTBOX_BYTES_MAX = 256 << 10  # of frames of one turn; two large entries in one 
 NO_REQUEST_ID = (1 << 64) - 1  # of an error that answers no request
 STALLED_TICKS_MAX = 3  # keep-alive intervals in which a client reads nothing of what waits for it
 BROKER_METADATA_VERSION = 18  # the first version of the protocol with broker metadata in front of entries
+OPENINGS_MAX = (
+    64  # topics that a broker opens for one connection at once: clients with few come between those of others
+)
+OPENINGS_WAITING_MAX = 20_000  # commands of all connections that wait for that while their sockets are read # I15
 PROBE_SECONDS = 2.0  # for the answer to a PING that is sent because another client asks for this client's place
 
 Handler = Callable[[BaseCommand, memoryview | None], Coroutine[Any, Any, None] | None]
@@ -119,6 +125,8 @@ class PulsarConnection(FramedConnection, asyncio.Protocol):
         self._unsent = unsent
         self._role = ""  # that the connection is counted for; empty: none
         self._tasks: set[asyncio.Task[None]] = set()
+        self._openings = asyncio.Semaphore(OPENINGS_MAX)
+        self._waiting = 0  # of the tasks, for one of the openings
         self._sign_of_life = _HEARD
         self._probed: asyncio.Future[None] | None = None  # resolves at the next sign of life
         self._stalled_ticks = 0
@@ -220,6 +228,28 @@ class PulsarConnection(FramedConnection, asyncio.Protocol):
     def note_creation(self, topic: TopicName, partitions: int) -> None:
         """Note in the audit log that the client's use of a topic has created it."""
         self.context.audit.creation(self.principal, str(topic), self.peer, partitions)
+
+    async def topic(self, name: TopicName, *, may_create: bool) -> BrokerTopic:
+        """Return a topic, opened after those that this client asked for before. Raises as ``Topics.get`` does."""
+        topics, openings = self.context.topics, self._openings
+        if topics.find(name) is not None:
+            return await topics.get(name, may_create=may_create, on_created=self.note_creation)
+        waiting = int(openings.locked() and self.context.openings_waiting < OPENINGS_WAITING_MAX)
+        self._wait(waiting)
+        try:
+            await openings.acquire()
+        finally:
+            self._wait(-waiting)
+        try:
+            return await topics.get(name, may_create=may_create, on_created=self.note_creation)
+        finally:
+            openings.release()
+
+    def _wait(self, commands: int) -> None:
+        self._waiting += commands
+        self.context.openings_waiting += commands
+        if commands > 0 and self.is_held_back:
+            self.resume_if_possible()
 
     def accept(self, connect: pb.CommandConnect, principal: Principal) -> None:
         """Serve the client from here on; CONNECTED is the first that it is sent."""
@@ -376,7 +406,7 @@ class PulsarConnection(FramedConnection, asyncio.Protocol):
         task = asyncio.get_running_loop().create_task(self._run(work))
         self._tasks.add(task)
         task.add_done_callback(partial(self._ended, work))
-        if len(self._tasks) >= self.context.config.connection_requests_max:
+        if len(self._tasks) - self._waiting >= self.context.config.connection_requests_max:
             self.pause()
 
     async def _run(self, work: Coroutine[Any, Any, None]) -> None:
@@ -430,7 +460,7 @@ class PulsarConnection(FramedConnection, asyncio.Protocol):
             and self.is_writable
             and self._throttle is None
             and self.published.bytes <= config.connection_publish_bytes_max // 2
-            and len(self._tasks) <= config.connection_requests_max // 2
+            and len(self._tasks) - self._waiting <= config.connection_requests_max // 2
         )
 
     def _throttle_over(self) -> None:

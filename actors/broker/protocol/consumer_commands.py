@@ -294,12 +294,8 @@ class ConsumerCommands(ConsumerChannel):
                 "replicateSubscriptionState",
                 field="replicateSubscriptionState",
             )
-        topics = self.connection.context.topics
-        topic = await topics.get(
-            TopicName.parse(wanted.topic),
-            may_create=wanted.force_topic_creation,
-            on_created=self.connection.note_creation,
-        )
+        name = TopicName.parse(wanted.topic)
+        topic = await self.connection.topic(name, may_create=wanted.force_topic_creation)
         if not is_again:
             self._check_rate(wanted, topic)
         await check_consumer_schema(self.connection.context.schemas, topic, wanted)

@@ -230,13 +230,13 @@ class ProducerCommands(ProducerChannel):
             context = self.connection.context
             name = TopicName.parse(wanted.topic)
             await self._check_rights(name, wanted.initial_subscription_name)
-            topic = await context.topics.get(name, may_create=True, on_created=self.connection.note_creation)
+            topic = await self.connection.topic(name, may_create=True)
             _check_encryption(wanted.encrypted, topic)
             producer = self._new_producer(wanted)
             producer.schema_version = await producer_schema(context.schemas, topic, wanted)
             await _ensure_subscription(topic, wanted.initial_subscription_name)
             await topic.admission.admit(producer, context.producer_prefix)
-            if self._creating[wanted.producer_id] or not self.connection.is_open:
+            if self._creating.get(wanted.producer_id, True) or not self.connection.is_open:
                 topic.admission.producers.remove(producer)
                 raise ServiceNotReadyError("the producer was closed while it was being created")
             is_created = True
@@ -244,8 +244,7 @@ class ProducerCommands(ProducerChannel):
             self.connection.send_error(wanted.request_id, error)
             return
         finally:
-            del self._creating[wanted.producer_id]
-            if not is_created:
+            if self._creating.pop(wanted.producer_id, None) is not None and not is_created:
                 self._count(-1)
         self._closed.pop(wanted.producer_id, None)
         former = self._producers.get(wanted.producer_id)
@@ -396,7 +395,8 @@ class ProducerCommands(ProducerChannel):
 
     def _connection_lost(self) -> None:
         producers, self._producers = list(self._producers.values()), {}
-        self._count(-len(producers))
+        self._count(-len(producers) - len(self._creating))  # a task that has not begun does not end its work
+        self._creating.clear()
         for producer, topic in producers:
             topic.admission.producers.remove(producer)
 

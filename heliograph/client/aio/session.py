@@ -19,7 +19,7 @@ from heliograph.client.aio.transport.pool import ConnectionPool
 from heliograph.client.options import ClientOptions
 from heliograph.protocol.topic_name import TopicName
 
-REGISTERING_MAX = 64  # handles of a client that look up their owner and register there at once
+REGISTERING_MAX = 256  # handles of a client that look up their owner and register there at once: 64 at each of four
 TURN_SECONDS = 5.0  # after which a handle that registers keeps no other one waiting
 
 _Result = TypeVar("_Result")

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from heliograph.actors.broker.limits.publish_budget import PENDING_OVERHEAD_BYTES
+from heliograph.actors.broker.protocol.connection import OPENINGS_MAX
 from heliograph.protocol import pulsar_pb2 as pb
 from heliograph.protocol.batch import STOPS_AT_REFUSAL, encode_chunks, encode_entry_of, plain_head
 from heliograph.protocol.entry import encode_entry
@@ -353,3 +354,53 @@ async def test_a_producer_of_dead_letters_brings_a_subscription_that_gets_them_a
     await turns(lambda: client.answer(T.ERROR))
     assert client.transport.answers[-1].error.error == pb.NOT_ALLOWED_ERROR
     assert set(topic.subscriptions) == {"letters"}
+
+
+@pytest.mark.parametrize("looks", [0, 1])
+async def test_a_producer_whose_client_leaves_at_once_does_not_count_for_its_role(lone: LoneBroker, looks: int) -> None:
+    client = Client(lone.broker)
+    await turns(lambda: client.answer(T.CONNECTED))
+    client.connection.count_role("r")
+    produce(client)
+    for _ in range(looks):
+        await asyncio.sleep(0)
+    client.leave()
+    await turns(lambda: not client.connection._tasks)
+    assert lone.broker._context is not None
+    assert lone.broker._context.producers_of_roles["r"] == 0
+
+
+async def producers_of(lone: LoneBroker, client: Client, word: str, count: int) -> None:
+    """Ask for producers of topics that the broker owns and has not opened."""
+    topics = [f"{word}-{number}" for number in range(count)]
+    for topic in topics:
+        await lone.broker.ownership.resolve(TopicName.parse(topic))
+    for number, topic in enumerate(topics):
+        client.say(T(type=T.PRODUCER, producer=pb.CommandProducer(topic=topic, producer_id=number, request_id=number)))
+
+
+def opened(client: Client) -> int:
+    return sum(answer.type == T.PRODUCER_SUCCESS for answer in client.transport.answers)
+
+
+async def test_a_client_with_few_topics_comes_between_those_of_one_with_many() -> None:
+    async with LoneBroker() as lone:
+        many, few = Client(lone.broker), Client(lone.broker)
+        await producers_of(lone, many, "many", 5 * OPENINGS_MAX)
+        await producers_of(lone, few, "few", 1)
+        await turns(lambda: opened(few))
+        assert opened(many) <= 2 * OPENINGS_MAX
+        await turns(lambda: opened(many) == 5 * OPENINGS_MAX)
+
+
+async def test_the_first_message_is_read_while_other_topics_of_its_client_wait_to_be_opened() -> None:
+    async with LoneBroker(connection_requests_max=2 * OPENINGS_MAX) as lone:
+        client = Client(lone.broker)
+        await producers_of(lone, client, "many", 5 * OPENINGS_MAX)
+        assert not client.transport.is_read, "the commands have not begun to wait"
+        await turns(lambda: opened(client))
+        assert client.transport.is_read
+        client.leave()
+        await turns(lambda: not client.connection._tasks)
+        assert lone.broker._context is not None
+        assert lone.broker._context.openings_waiting == 0
