@@ -118,6 +118,8 @@ class Roster:
         wanted_bookies, wanted_brokers: the wanted numbers; parts for which no node has room are not in ``parts``.
         configured_bookies, configured_brokers: the numbers that settings or ``helio scale`` last requested; 0: not
             known. Parts that have left since are no longer wanted.
+        joining_bring_brokers: whether nodes that join bring brokers of their own, since their number was not chosen.
+            False in rosters of earlier releases, in which they brought none.
         last_bookie: the highest number of a bookie so far; numbers are never reused.
         nodes: addresses of nodes that have received parts for their labels.
         first_nodes: the nodes of the first start. They have no brokers of their own: brokers run on any labelled node.
@@ -140,6 +142,7 @@ class Roster:
     configured_bookies: int = 0
     configured_brokers: int = 0
     members: tuple[RosterMember, ...] = ()
+    joining_bring_brokers: bool = False
 
 
 class WishKind(Enum):

@@ -314,6 +314,8 @@ async def _call_roll(config: ClusterConfig, url: str, parts: Sequence[Part], nod
         found = await load_roster(store)
         copied = await moving(store)
         roster = rosters.first_roster(parts, nodes) if found is None else rosters.without_holds(found, copied)
+        is_chosen = "brokers" in config.model_fields_set or not (found is None or found.joining_bring_brokers)
+        roster = replace(roster, joining_bring_brokers=not is_chosen)
         for kind, count in (("bookie", config.bookies), ("broker", config.brokers)):
             roster = rosters.with_configured(roster, kind, count)
         roster = replace(roster, members=record.roster_members(parts))

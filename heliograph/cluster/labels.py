@@ -18,9 +18,11 @@ from heliograph.base.errors import BadRequestError, ResourceError
 PREFIX = "heliograph.io/"
 BOOKIE = "heliograph.io/bookie"
 BROKER = "heliograph.io/broker"
+BROKERS = "heliograph.io/brokers"  # that the node brings when it joins, unless their number was chosen
 METADATA = "heliograph.io/metadata"
 RACK = "heliograph.io/rack"
 HOST = "heliograph.io/host"  # by which others reach what runs on the node; without it: its Ray node's address
+PARTS_MAX = 16  # of a kind that one machine starts with or brings, unless more are asked for
 ANY = "true"
 ADDRESS_RESOURCE = "node:"  # and an address: a resource that Ray gives to the nodes at that address
 METADATA_NAME = "metadata"  # of the actor
@@ -29,7 +31,7 @@ MEMBER_COUNTS = (1, 3, 5)
 FIRST_BOOKIE = "bookie-1"
 EVERY_NODE = "*"  # in place of a node's name in tables of settings
 
-KNOWN = (BOOKIE, BROKER, METADATA, RACK, HOST)
+KNOWN = (BOOKIE, BROKER, BROKERS, METADATA, RACK, HOST)
 ONE_MACHINE = {BOOKIE: ANY, BROKER: ANY, METADATA: ANY}
 
 Selector = dict[str, str]
@@ -107,6 +109,8 @@ def label_problem(key: str, value: str) -> str:
         return f"it means nothing; the nearest is {_nearest(key)}"
     if key == BOOKIE and value not in (ANY, "false") and not _is_bookie(value):
         return f"use {ANY} for any bookie, or the name of one such as bookie-4"
+    if key == BROKERS and not (value.isdecimal() and int(value) <= PARTS_MAX):
+        return f"use a number up to {PARTS_MAX}"
     if key in (BROKER, METADATA) and value not in (ANY, "false"):
         return f"use {ANY}, or leave it out"
     return ""

@@ -14,11 +14,12 @@ from heliograph.base.errors import HeliographError, ResourceError
 from heliograph.base.home import ClusterHome
 from heliograph.base.processes import wait_until
 from heliograph.base.system.processes import boot_id
-from heliograph.cluster import ports
+from heliograph.cluster import labels, ports
 from heliograph.cluster.head import launch
 from heliograph.cluster.head.storage import RECONNECT_SECONDS, RECONNECT_VARIABLE
 from heliograph.cluster.joining.record import NodeRecord, load_record
 from heliograph.cluster.joining.view import OutsideView
+from heliograph.cluster.settings.declared import joining_brokers, usable_cores
 from heliograph.ray.process import PROGRAM
 
 LEFT_SECONDS = 15.0  # for the raylet to tell the cluster that it ends
@@ -46,6 +47,8 @@ def start_node(record: NodeRecord, head: str, home: ClusterHome) -> NodeRecord:
     """
     numbers = _ports_of(record)
     temporary = launch.temporary_directory()
+    brokers = joining_brokers(usable_cores()) if record.labels.get(labels.BROKER) == labels.ANY else 0
+    marks = {**({labels.BROKERS: str(brokers)} if brokers else {}), **record.labels}
     command = [
         *(sys.executable, *PROGRAM, "start", "--block", "--disable-usage-stats"),
         *(f"--address={head}", f"--node-ip-address={record.address}", f"--temp-dir={temporary / launch.RAY_FILES}"),
@@ -53,7 +56,7 @@ def start_node(record: NodeRecord, head: str, home: ClusterHome) -> NodeRecord:
         *(f"--{name}={number}" for name, number in numbers.items()),
         f"--num-cpus={max(8, os.cpu_count() or 1)}",
         f"--object-store-memory={OBJECT_STORE_BYTES}",
-        f"--labels={','.join(f'{key}={value}' for key, value in record.labels.items())}",
+        f"--labels={','.join(f'{key}={value}' for key, value in marks.items())}",
     ]
     environment = launch.node_environment(record.auth_mode) | {RECONNECT_VARIABLE: str(RECONNECT_SECONDS)}
     process = launch.spawn(command, environment, home)

@@ -171,7 +171,7 @@ def _on_one_machine(roster: Roster, nodes: Sequence[Node]) -> tuple[list[Node], 
 
 
 def _with_node(roster: Roster, node: Node, homes: Mapping[str, str], disks: Mapping[str, Sequence[str]]) -> Roster:
-    """Return the roster with the bookie that a joining node is labelled for, and the broker that it takes over."""
+    """Return the roster with the bookie that a joining node is labelled for, and its brokers."""
     assert node.address not in roster.nodes, "a node is given its parts once"
     label = node.labels.get(labels.BOOKIE, "")
     rack = node.labels.get(labels.RACK, "default")
@@ -185,8 +185,16 @@ def _with_node(roster: Roster, node: Node, homes: Mapping[str, str], disks: Mapp
     elif label.startswith(BOOKIE_PREFIX) and label not in names:
         roster = rosters.with_bookie(roster, Place({labels.BOOKIE: label}), rack, label)
     if node.labels.get(labels.BROKER) == labels.ANY:
-        roster = _with_broker_of_another(roster, node, homes)
+        roster = _with_brokers_of(roster, node, homes)
     return replace(roster, nodes=(*roster.nodes, node.address))
+
+
+def _with_brokers_of(roster: Roster, node: Node, homes: Mapping[str, str]) -> Roster:
+    """Return the roster with the brokers that a joining node brings, or with one that it takes over."""
+    brought = int(node.labels.get(labels.BROKERS, 0)) if roster.joining_bring_brokers else 0
+    for _ in range(brought):
+        roster = rosters.with_broker(roster, Place({labels.BROKER: labels.ANY}, node.address))
+    return roster if brought else _with_broker_of_another(roster, node, homes)
 
 
 def _with_broker_of_another(roster: Roster, node: Node, homes: Mapping[str, str]) -> Roster:

@@ -106,6 +106,8 @@ def scaled(roster: Roster, kind: str, count: int, leaving: Sequence[str]) -> Ros
         raise BadRequestError(f"{count} {kind}s are asked for", field="count", limit=f"1 to {PARTS_MAX}")
     roster = with_leaving(roster, leaving)
     assert len(staying(roster, kind)) <= count, "surplus parts leave"
+    if kind == "broker":
+        roster = replace(roster, joining_bring_brokers=False)
     return _asked_for(with_wanted(roster, kind, count), kind, count)
 
 

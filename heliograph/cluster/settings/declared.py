@@ -14,14 +14,13 @@ from pydantic import SecretStr
 from heliograph.actors.auditor.config import AuditorConfig
 from heliograph.base.settings import setting_of
 from heliograph.base.system.processes import usable_cpus
-from heliograph.cluster.labels import ONE_MACHINE
+from heliograph.cluster.labels import ONE_MACHINE, PARTS_MAX
 from heliograph.cluster.settings.location import ClusterLocation, own
 from heliograph.metadata.etcd_member.membership import COUNTS
 
 KIB = 1024
 MIB = 1024 * KIB
 CORES_PER_PART = 8  # a broker and a bookie are one busy core each at most, and leave the others to what uses them
-PARTS_MAX = 16  # of a kind on one machine, unless more are asked for
 BROKERS_LEAST = 2  # one can fail
 BOOKIES_LEAST = 3  # as many as there are copies
 
@@ -30,6 +29,11 @@ _CGROUP = Path("/sys/fs/cgroup/cpu.max")
 
 def default_brokers(cores: int) -> int:
     return min(PARTS_MAX, max(BROKERS_LEAST, cores // CORES_PER_PART))
+
+
+def joining_brokers(cores: int) -> int:
+    """Return the number of brokers that a machine of so many cores brings into a cluster."""
+    return min(PARTS_MAX, cores // CORES_PER_PART)
 
 
 def default_bookies(cores: int) -> int:
@@ -160,7 +164,7 @@ class ClusterSettings(ClusterLocation):
     brokers: int = own(
         lambda: default_brokers(usable_cores()),
         "brokers to start; default: 2, of which one can fail, or one for each 8 cores of this machine if "
-        "that is more, at most 16",
+        "that is more, at most 16, and then one for each 8 cores of a machine that joins",
         least=1,
         most=999,
     )

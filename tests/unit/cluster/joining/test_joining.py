@@ -387,6 +387,31 @@ def test_a_node_that_does_not_run_is_left_with_force_only(home: ClusterHome, clu
     assert load_record(home) is None
 
 
+@pytest.mark.parametrize(
+    ("given", "cores", "said"),
+    [
+        ({labels.BROKER: "true"}, 24, "heliograph.io/brokers=3,heliograph.io/broker=true"),
+        ({labels.BROKER: "true"}, 7, "heliograph.io/broker=true"),
+        ({labels.BROKER: "true", labels.BROKERS: "1"}, 24, "heliograph.io/brokers=1,heliograph.io/broker=true"),
+        ({labels.BOOKIE: "true"}, 24, "heliograph.io/bookie=true"),
+    ],
+)
+def test_a_node_says_how_many_brokers_it_brings(
+    given: dict[str, str], cores: int, said: str, home: ClusterHome, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands: list[list[str]] = []
+
+    def spawn(command: list[str], *_: object) -> SimpleNamespace:
+        commands.append(command)
+        return SimpleNamespace(pid=1, start_ticks=1)
+
+    monkeypatch.setattr(node, "usable_cores", lambda: cores)
+    monkeypatch.setattr(node.launch, "spawn", spawn)
+    started = node.start_node(NodeRecord("n", HEAD, "127.0.0.1", given), HEAD, home)
+    assert commands[0][-1] == f"--labels={said}"
+    assert started.labels == given, "a machine that joins again after an upgrade is the same node"
+
+
 def test_a_taken_port_is_refused_with_node_and_port(home: ClusterHome) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

@@ -300,6 +300,20 @@ def test_a_bookie_departs_when_the_last_node_of_its_name_is_to_leave(leaving: li
         assert ("bookie-7" in found.departures) is departs
 
 
+@pytest.mark.parametrize("chosen", [{}, {"brokers": 2}])
+def test_a_start_notes_whether_the_number_of_brokers_was_chosen(chosen: dict[str, int], tmp_path: Path) -> None:
+    settings = ClusterConfig(home=tmp_path, host="10.0.0.1", insecure=True)
+    url = f"memory://start-with-{len(chosen)}"
+
+    def start(**more: int) -> bool:
+        config = settings.model_copy(update=more)
+        return asyncio.run(deployment._call_roll(config, url, [], NODES)).joining_bring_brokers
+
+    assert start(**chosen) is not bool(chosen)
+    assert start() is not bool(chosen), "it stays as it was"
+    assert not start(brokers=2)
+
+
 async def test_a_part_that_was_taken_out_meanwhile_is_not_created(tmp_path: Path) -> None:
     config = ClusterConfig(home=tmp_path)
     created = asyncio.to_thread(deployment.create_named, config, portable(()), "", "", "bookie-9", first())

@@ -100,6 +100,34 @@ def test_machines_that_join_take_brokers_over_and_their_number_stays() -> None:
     assert third.roster.wanted_brokers == 2
 
 
+def test_a_machine_brings_brokers_for_its_cores_and_takes_them_along() -> None:
+    roster = replace(rosters.with_configured(first(NODES[:1]), "broker", 2), joining_bring_brokers=True)
+    large = Node("10.0.0.2", {**BOTH, labels.BROKERS: "3"})
+    joined = with_homes(roster, [NODES[0], large], broker_1="1", broker_2="1")
+    assert joined.create == ("bookie-2", "broker-3", "broker-4", "broker-5")
+    assert not joined.moves
+    assert joined.roster.wanted_brokers == 5
+    places = {part.address for part in rosters.staying(joined.roster, "broker") if part.name > "broker-2"}
+    assert places == {"10.0.0.2"}
+    homes = {"broker_1": "1", "broker_2": "1", "broker_3": "2", "broker_4": "2", "broker_5": "2"}
+    again = with_homes(joined.roster, [NODES[0], large], **homes)
+    assert again.roster == joined.roster
+    assert not again.create
+    left = with_homes(joined.roster, [NODES[0], large], "10.0.0.2", **homes)
+    assert left.departures == ("bookie-2", "broker-3", "broker-4", "broker-5")
+    assert not left.moves
+
+
+def test_a_machine_brings_no_brokers_where_their_number_was_chosen() -> None:
+    """Two brokers became four while the settings said two."""
+    large = Node("10.0.0.2", {**BOTH, labels.BROKERS: "2"})
+    scaled = rosters.scaled(replace(first(NODES[:1]), joining_bring_brokers=True), "broker", 2, ())
+    for roster in (first(NODES[:1]), scaled):
+        found = with_homes(roster, [NODES[0], large], broker_1="1", broker_2="1")
+        assert found.moves == ("broker-2",)
+        assert found.roster.wanted_brokers == 2
+
+
 @pytest.mark.parametrize("is_asked_to_leave", [True, False])
 def test_a_broker_of_a_node_that_is_to_leave_goes_on_elsewhere_where_the_settings_ask_for_it(
     is_asked_to_leave: bool,
@@ -240,6 +268,8 @@ def test_a_node_that_is_away_is_named_with_its_parts() -> None:
     [
         (labels.BOOKIE, "maybe", "use true for any bookie"),
         (labels.BROKER, "yes", "use true, or leave it out"),
+        (labels.BROKERS, "17", "use a number up to 16"),
+        (labels.BROKERS, "true", "use a number up to 16"),
         ("heliograph.io/boookie", "true", "the nearest is heliograph.io/bookie"),
     ],
 )
