@@ -447,8 +447,10 @@ class ResourceError(HeliographError):
 
 
 def failure_text(error: BaseException) -> str:
-    """Return the class and the text of an error of a user's code, whose class may be unable to say its text."""
+    """Return the class and the text of an error of a user's code, whose class may be unable to say its text. Characters
+    that UTF-8 cannot express are escaped."""
     try:
-        return f"{type(error).__name__}: {error}"
+        text = f"{type(error).__name__}: {error}"
     except Exception:
-        return type(error).__name__
+        text = type(error).__name__
+    return text.encode(errors="backslashreplace").decode()

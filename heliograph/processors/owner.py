@@ -21,6 +21,7 @@ from heliograph.processors.outputs import Outputs
 from heliograph.processors.records import ProcessorOutput, StateKey
 from heliograph.protocol.message_id import MessageId
 from heliograph.protocol.topic_name import TopicName
+from heliograph.tasks.records import letter_properties
 
 if TYPE_CHECKING:
     from heliograph.client.aio.client import AsyncClient
@@ -34,8 +35,7 @@ TOGETHER_MAX = 1_000  # messages that are taken from an input at once # I15
 SETTLE_SECONDS = 1.0  # without messages, after which the outputs of the last group are recorded as stored
 CURSOR_SECONDS = 5.0  # between two moves of the subscription
 LETTER_BYTES_MAX = 1 << 20  # a larger message has a letter that names its position # I15
-REASON, TRACEBACK, SOURCE = "heliograph.reason", "heliograph.traceback", "heliograph.source"
-TRACEBACK_CHARACTERS_MAX = 16_000
+SOURCE = "heliograph.source"  # a property of a letter
 
 log = logging.getLogger(__name__)
 _Result = TypeVar("_Result")
@@ -202,7 +202,7 @@ class PartitionOwner:
                     left = left[1:]
             await self._commit_if_due()
 
-    async def _handled(self, topic: str, messages: Sequence[Message[Any]]) -> tuple[int, Exception | None]:
+    async def _handled(self, topic: str, messages: Sequence[Message[Any]]) -> tuple[int, BaseException | None]:
         """Call the handler of messages, in turn, until the group is to be committed. It awaits nothing but coroutines
         of the user, so it can run on a thread.
 
@@ -217,7 +217,7 @@ class PartitionOwner:
             try:
                 await self._handle(share, contexts)
                 self.state.accept(contexts)
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 self.state.drop(contexts)
                 if len(share) == 1:
                     return done, error
@@ -299,7 +299,7 @@ class PartitionOwner:
                     self._end(window, timer)
             await self._commit_if_due()
 
-    async def _fired(self, window: StateKey | None, timer: tuple[StateKey, str] | None) -> Exception | None:
+    async def _fired(self, window: StateKey | None, timer: tuple[StateKey, str] | None) -> BaseException | None:
         key = window if timer is None else timer[0]
         assert key is not None, "a window or a timer is due"
         span = None if key.start_ms is None or self._logic.window is None else self._logic.window.span(key.start_ms)
@@ -312,7 +312,7 @@ class PartitionOwner:
             elif self._logic.on_window is not None:
                 await _answer(self._logic.on_window(context))
             self.state.accept([context])
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             self.state.drop([context])
             return error
         if window is not None:
@@ -332,7 +332,7 @@ class PartitionOwner:
 
     # -- failures
 
-    async def _given_up(self, what: object, failure: Exception, letter: ProcessorOutput) -> bool:
+    async def _given_up(self, what: object, failure: BaseException, letter: ProcessorOutput) -> bool:
         """Note that a handler failed. Return whether it is not called again: then its letter is in the group; else
         the pause before that is over."""
         self.figures.failures += 1
@@ -341,8 +341,8 @@ class PartitionOwner:
         text = failure_text(failure)[:2_000]
         self._log.warning("attempt %d at %s failed: %s", attempts, what, text)
         if attempts > self._options.retries:
-            shown = "".join(traceback.format_exception(failure))[-TRACEBACK_CHARACTERS_MAX:]
-            properties = {**(letter.properties or {}), REASON: text, TRACEBACK: shown}
+            shown = "".join(traceback.format_exception(failure))
+            properties = letter_properties(letter.key, letter.properties or {}, text, shown)
             target = self._options.topic("letters")
             self.state.send([ProcessorOutput(target, letter.payload, letter.key, properties, letter.event_time_ms)])
             self.figures.letters += 1

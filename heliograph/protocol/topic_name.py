@@ -22,7 +22,7 @@ PART_PATTERN = r"[-=:.\w]+"  # tenants and namespaces
 LOCAL_NAME_PATTERN = r"^(?!\.{1,2}$)[^\x00-\x20\x7f/](?:[^\x00-\x1f\x7f/]*[^\x00-\x20\x7f/])?$"
 
 _PART = re.compile(PART_PATTERN)
-_UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f/]")
+_UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f/\ud800-\udfff]")
 _PARTITION = re.compile(r"(.+)-partition-(0|[1-9][0-9]{0,5})")
 _FORM = "{persistent|non-persistent}://tenant/namespace/topic, tenant/namespace/topic or topic"
 

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from heliograph.client.aio.consumer.message import Message
     from heliograph.tasks.session import QueueSession
 
-TRACEBACK_CHARACTERS_MAX = 16_000
-
 log = logging.getLogger(__name__)
 
 
@@ -40,7 +38,7 @@ class JobFailure:
     @classmethod
     def of(cls, error: BaseException, *, is_final: bool = False, is_unreadable: bool = False) -> JobFailure:
         """Return the failure of a function that raised."""
-        shown = "".join(traceback.format_exception(error))[-TRACEBACK_CHARACTERS_MAX:]
+        shown = "".join(traceback.format_exception(error))
         return cls(failure_text(error)[:ERROR_CHARACTERS_MAX], shown, is_final, is_unreadable)
 
 
@@ -165,5 +163,5 @@ class JobRun:
 def _call(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     try:
         return function(*args, **kwargs)
-    except (Exception, SystemExit, asyncio.CancelledError) as error:
+    except BaseException as error:  # Ctrl-C is raised on the main thread only
         return JobFailure.of(error)

@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError, validate_call
-from pydantic_core import PydanticSerializationError, to_json
+from pydantic_core import to_json
 
-from heliograph.base.errors import BadRequestError, ProtocolError
+from heliograph.base.errors import BadRequestError, ProtocolError, failure_text
 from heliograph.tasks.options import Encoding
 
 SHOWN_BYTES, SHOWN_CHARACTERS = 4 << 10, 2_000  # of arguments  # I15
@@ -32,8 +32,9 @@ def encode(value: Any, encoding: Encoding, field: str) -> bytes:
     """
     try:
         return to_json(value) if encoding == "json" else pickle.dumps(value, protocol=5)
-    except (PydanticSerializationError, pickle.PicklingError, TypeError, AttributeError, ValueError) as error:
-        raise BadRequestError(f"the {field} cannot be written as {encoding}: {error}", field=field) from error
+    except Exception as error:  # it runs methods of the values' classes
+        text = f"the {field} cannot be written as {encoding}: {failure_text(error)}"
+        raise BadRequestError(text, field=field) from error
 
 
 def decode(data: bytes, encoding: str, field: str) -> Any:

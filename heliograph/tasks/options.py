@@ -19,6 +19,7 @@ JOBS_MAX = 1_000_000  # whose states a process holds, about 400 bytes each # I15
 PAUSE_SECONDS_MAX = 86_400.0
 Encoding = Literal["pickle", "json"]
 
+RATE_MAX = 1_000_000_000
 _RATE = re.compile(r"(\d+)/(s|m|h)")
 _PERIODS = {"s": 1, "m": 60, "h": 3600}
 
@@ -37,10 +38,10 @@ class JobRate:
         Raises:
             InvalidConfigError: The text has another form, or the rate is 0.
         """
-        found = _RATE.fullmatch(text)
-        if found is None or not int(found[1]):
+        found = _RATE.fullmatch(text) if isinstance(text, str) else None
+        if found is None or not 0 < int(found[1]) <= RATE_MAX:
             raise InvalidConfigError(
-                f"rate is {text!r}", field="rate", limit="a number above 0 of jobs a second, minute or hour, as 100/s"
+                f"rate is {text!r}", field="rate", limit=f"1 to {RATE_MAX} jobs a second, minute or hour, as 100/s"
             )
         return cls(int(found[1]), _PERIODS[found[2]])
 
@@ -92,7 +93,7 @@ class TaskOptions:
             value = getattr(self, name)
             if value is not None and (type(value) is not int or not least <= value <= most):
                 raise InvalidConfigError(f"{name} is {value!r}", field=name, limit=f"{least} to {most}")
-        first, longest = self.backoff
+        first, longest = self.backoff if isinstance(self.backoff, tuple | list) and len(self.backoff) == 2 else (-1, -1)
         if not 0 <= first <= longest <= PAUSE_SECONDS_MAX:
             raise InvalidConfigError(
                 f"backoff is {self.backoff!r}",

@@ -11,6 +11,7 @@ import msgpack
 
 from heliograph.base.errors import ProtocolError
 from heliograph.base.lifecycle import Lifecycle
+from heliograph.client.aio.producer.arguments import HEAD_BYTES_MAX
 
 VERSION = 1
 RESULT_BYTES_INLINE = 256  # a larger result is a message of its own, so that views of states stay small
@@ -23,6 +24,7 @@ ID, NAME, ENCODING, PARENT = "heliograph.job", "heliograph.task", "heliograph.en
 PRIORITY = "heliograph.priority"  # if it is not 0
 NAMED = "heliograph.named"  # the id was chosen by the caller, and may be submitted again
 REASON, TRACEBACK, ATTEMPTS = "heliograph.reason", "heliograph.traceback", "heliograph.attempts"
+_PAIR_BYTES = 16  # of a property, besides its name and its value
 
 
 class JobState(enum.StrEnum):
@@ -134,3 +136,25 @@ class JobRecord:
 
 
 _FIELDS = tuple(each.name for each in fields(JobRecord))
+
+
+def letter_properties(key: str | None, kept: Mapping[str, str], reason: str, traceback: str) -> dict[str, str]:
+    """Return the properties of a letter: those that it keeps, the beginning of the reason and the end of the traceback.
+
+    They get the room that is left in a message. Where the kept ones leave none, only ours are kept.
+    """
+    room = _room(key, kept)
+    if room < 0:
+        kept = {name: value for name, value in kept.items() if name.startswith("heliograph.")}
+        room = max(_room(key, kept), 0)
+    cut = reason.encode(errors="backslashreplace")[: min(room, ERROR_CHARACTERS_MAX)]
+    shown = traceback.encode(errors="backslashreplace")
+    shown = shown[max(0, len(shown) - room + len(cut)) :]
+    return {**kept, REASON: cut.decode(errors="ignore"), TRACEBACK: shown.decode(errors="ignore")}
+
+
+def _room(key: str | None, kept: Mapping[str, str]) -> int:
+    """Return the bytes that are left for the values of a reason and a traceback."""
+    names = len(REASON) + len(TRACEBACK) + 3 * _PAIR_BYTES
+    pairs = sum(len(name.encode()) + len(value.encode()) + _PAIR_BYTES for name, value in kept.items())
+    return HEAD_BYTES_MAX - names - pairs - len((key or "").encode())

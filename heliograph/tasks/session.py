@@ -203,7 +203,7 @@ class QueueSession(AsyncHandle):
     async def bury(self, message: Message, properties: Mapping[str, str]) -> None:
         """Publish the letter of a job that failed for good, durable when this returns."""
         await self.open()
-        await self._letters.send(message.data, key=message.key, properties={**message.properties, **properties})
+        await self._letters.send(message.data, key=message.key, properties=properties)
 
     async def store_result(self, data: bytes) -> tuple[bytes | None, str | None]:
         """Return the fields of a job's record that hold its result; a large result is stored first.

@@ -16,6 +16,7 @@ from weakref import WeakKeyDictionary
 
 from heliograph.base.clock import Duration, seconds_of, wall_ms
 from heliograph.base.errors import BadRequestError, InvalidConfigError
+from heliograph.client.aio.producer.arguments import encodable
 from heliograph.client.options import build
 from heliograph.client.sync.handle import threads
 from heliograph.tasks.current import current_job
@@ -107,9 +108,9 @@ class Task(Generic[P, R]):
                 RequestTimeoutError the job may be submitted nevertheless.
         """
         payload = self._payload(args, kwargs, priority)
-        if id is not None and not 0 < len(id) <= ID_CHARACTERS_MAX:
+        if id is not None and not (isinstance(id, str) and 0 < len(encodable("id", id)) <= ID_CHARACTERS_MAX):
             raise BadRequestError(
-                "the id of a job is empty or too long", field="id", limit=f"1 to {ID_CHARACTERS_MAX} characters"
+                f"the id of a job is {id!r:.80}", field="id", limit=f"text of 1 to {ID_CHARACTERS_MAX} characters"
             )
         most = seconds_of(self.options.results_for, "results_for")
         if not 0 <= seconds_of(delay, "delay") <= most:  # a state that expires first would forget that it is revoked
@@ -256,7 +257,7 @@ class Task(Generic[P, R]):
             inspect.signature(self.function).bind(*args, **kwargs)
         except TypeError as error:
             raise BadRequestError(f"{self.name} cannot be called so: {error}", field="arguments") from error
-        if not 0 <= priority < self.options.priorities:
+        if type(priority) is not int or not 0 <= priority < self.options.priorities:
             limit = f"0 to {self.options.priorities - 1}, as the option priorities of the task allows"
             raise BadRequestError(f"priority is {priority!r}", field="priority", limit=limit)
         return encode([args, kwargs], self.options.encoding, "arguments")

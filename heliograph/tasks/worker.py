@@ -36,10 +36,9 @@ from heliograph.tasks.records import (
     NAME,
     NAMED,
     PARENT,
-    REASON,
-    TRACEBACK,
     JobRecord,
     JobState,
+    letter_properties,
 )
 from heliograph.tasks.scheduler import Scheduler, Schedules
 from heliograph.tasks.session import QueueSession, new_record
@@ -353,8 +352,8 @@ class TaskWorker:
         """Publish the letter of a job, record that it failed, and acknowledge it, in this order."""
         attempt = record.attempt if record is not None else message.delivery_attempt
         log.warning("job %s of %s failed for good: %s", job_id, self.options.queue, why.text)
-        letter = {REASON: why.text, TRACEBACK: why.traceback, ATTEMPTS: str(attempt)}
-        await self.session.bury(message, {**letter, **({ID: job_id} if job_id else {})})
+        kept = {**message.properties, ATTEMPTS: str(attempt), **({ID: job_id} if job_id else {})}
+        await self.session.bury(message, letter_properties(message.key, kept, why.text, why.traceback))
         if job_id:
             begun = record or new_record(message.properties.get(NAME, ""), JobState.PENDING, message.key)
             ended = begun.moved(JobState.FAILURE, wall_ms(), is_alone=False, note=why.text)

@@ -9,8 +9,9 @@ import pytest
 
 import heliograph
 from heliograph.errors import BadRequestError, ConflictError, InvalidConfigError, ProducerFencedError
-from heliograph.processors.owner import REASON, SOURCE
+from heliograph.processors.owner import SOURCE
 from heliograph.processors.registry import Registry, delete
+from heliograph.tasks.records import REASON
 from tests.unit.processors.conftest import SECONDS, Begin, Made, ended, read
 
 NAMESPACE = "public/default"
@@ -47,6 +48,23 @@ async def test_a_message_that_fails_becomes_a_letter_and_the_others_go_on(
     assert letter.properties[REASON] == "ValueError: three is too many"
     assert name in letter.properties[SOURCE]
     assert calls == ["2", "3", "3", "3", "4"]
+
+
+@pytest.mark.parametrize("failure", [ValueError("\u00e4" * 20_000), ValueError("\ud800"), SystemExit(3)])
+async def test_whatever_a_handler_raises_becomes_a_letter(
+    client: heliograph.Client, name: str, made: Made, begin: Begin, failure: BaseException
+) -> None:
+    def fail(message: Any, context: Any) -> None:
+        if message.data == b"3":
+            raise failure
+        context.send(f"{name}-out", message.data)
+
+    await send(client, name, ("a", "3"), ("a", "4"))
+    begin(made(fail, retries=0))
+    assert texts(await read(client, f"{name}-out", 1)) == [(None, "4")]
+    letter = (await read(client, f"{name}-letters", 1))[0]
+    assert letter.data == b"3"
+    assert letter.properties[REASON].startswith(type(failure).__name__)
 
 
 async def test_a_batch_that_fails_is_handled_one_by_one(

@@ -346,7 +346,7 @@ async def test_a_pickle_in_a_queue_of_json_is_not_read(
         await work.job("bad").result(SECONDS)
 
 
-@pytest.mark.parametrize("raised", [SystemExit(3), asyncio.CancelledError(), KeyError("x")])
+@pytest.mark.parametrize("raised", [SystemExit(3), asyncio.CancelledError(), KeyError("x"), ValueError("\ud800")])
 @pytest.mark.parametrize("is_thread", [False, True])
 async def test_whatever_a_function_raises_the_worker_goes_on(
     made: Made, begin: Begin, raised: BaseException, is_thread: bool
@@ -365,6 +365,51 @@ async def test_whatever_a_function_raises_the_worker_goes_on(
         await (await work.submit(0)).result(SECONDS)
     assert await (await work.submit(1)).result(SECONDS) == 1
     assert not worker.done()
+
+
+async def test_an_interrupt_of_a_thread_ends_no_worker(made: Made, begin: Begin) -> None:
+    @made(retries=0)
+    def stop() -> None:
+        raise KeyboardInterrupt
+
+    worker = begin(stop)
+    with pytest.raises(JobFailedError, match="KeyboardInterrupt"):
+        await (await stop.submit()).result(SECONDS)
+    assert not worker.done()
+
+
+async def test_a_result_whose_class_does_not_pickle_ends_no_worker(made: Made, begin: Begin) -> None:
+    class Sealed:
+        def __getstate__(self) -> object:
+            raise RuntimeError("sealed")
+
+    @made(retries=0)
+    def work() -> object:
+        return Sealed()
+
+    worker = begin(work)
+    with pytest.raises(JobFailedError, match=r"the result cannot be written as pickle: RuntimeError: sealed"):
+        await (await work.submit()).result(SECONDS)
+    assert not worker.done()
+
+
+@pytest.mark.parametrize("key", [None, "k" * 6_900])
+async def test_a_letter_has_what_fits_of_a_long_failure(
+    letters: Letters, made: Made, begin: Begin, key: str | None
+) -> None:
+    """It was given back until it counted as one that ends its worker, with that as the reason."""
+
+    @made(retries=0)
+    def fail() -> None:
+        raise ValueError("\u00e4" * 20_000)
+
+    begin(fail)
+    with pytest.raises(JobFailedError, match=r"ValueError: \u00e4{1000}"):
+        await (await fail.submit(key=key)).result(SECONDS)
+    (letter,) = await letters.found()
+    assert letter.attempts == 1
+    assert letter.reason.startswith("ValueError: " if key is None else "")
+    assert letter.traceback.endswith("\u00e4\n" if key is None else "")
 
 
 async def test_a_result_that_cannot_be_stored_now_ends_no_worker(
@@ -500,7 +545,10 @@ async def test_a_blocking_program_needs_no_loop(made: Made, begin: Begin) -> Non
         ({"per_key": 0}, "per_key"),
         ({"retries": -1}, "retries"),
         ({"backoff": (2, 1)}, "backoff"),
+        ({"backoff": 3}, "backoff"),
         ({"rate": "0/s"}, "rate"),
+        ({"rate": 0}, "rate"),
+        ({"rate": "9" * 20 + "/s"}, "rate"),
         ({"rate": "fast"}, "rate"),
         ({"timeout": 0}, "timeout"),
         ({"priorities": 9}, "priorities"),
@@ -524,7 +572,11 @@ async def test_a_wrong_call_is_refused_at_once(made: Made) -> None:
         (lambda: work.submit(1, 2), "arguments"),
         (lambda: work.submit(threading.Lock()), "arguments"),
         (lambda: work.submit(1, priority=1), "priority"),
+        (lambda: work.submit(1, priority="high"), "priority"),  # type: ignore[arg-type]
         (lambda: work.submit(1, id=""), "id"),
+        (lambda: work.submit(1, id=7), "id"),  # type: ignore[arg-type]
+        (lambda: work.submit(1, id="\ud800"), "id"),
+        (lambda: work.submit(1, key="\ud800"), "key"),
         (lambda: work.submit(1, delay=-1), "delay"),
     ]
     for call, field in calls:

@@ -81,6 +81,7 @@ def checked_head(
     for name, value in (properties or {}).items():
         if not isinstance(name, str) or not isinstance(value, str):
             raise BadRequestError(f"property {name!r} is not text", field="properties")
+        encodable("properties", name + value)
     if ordering_key is not None and not isinstance(ordering_key, bytes):
         raise BadRequestError(
             f"an ordering key must be bytes, not {type(ordering_key).__name__}", field="ordering_keys"
@@ -122,14 +123,24 @@ def checked_text(key: str | bytes) -> str:
     """Return a key that has to be text; raise BadRequestError for another one."""
     if not isinstance(key, str):
         raise BadRequestError(f"a key must be text, not {type(key).__name__}", field="key")
-    return key
+    return encodable("key", key)
 
 
 def checked_key(key: _Key) -> _Key:
     """Return a key of text or bytes; raise BadRequestError for another one."""
     if not isinstance(key, str | bytes):
         raise BadRequestError(f"a key must be text or bytes, not {type(key).__name__}", field="key")
-    return key
+    return encodable("key", key) if isinstance(key, str) else key
+
+
+def encodable(field: str, text: str) -> str:
+    """Return a text; raise BadRequestError if UTF-8 cannot express it, as half of a surrogate pair."""
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise BadRequestError(f"{field}: {error}", field=field) from error
+    return text
 
 
 def columns_of(
@@ -164,7 +175,7 @@ def to_bytes(value: object) -> bytes:
     if value is None:
         return b""
     if isinstance(value, str):
-        return value.encode()
+        return encodable("value", value).encode()
     if isinstance(value, bytes | bytearray | memoryview):
         return bytes(value)
     raise BadRequestError(f"a value must be bytes or text, not {type(value).__name__}", field="value")

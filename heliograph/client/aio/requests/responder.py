@@ -157,7 +157,9 @@ class AsyncResponder(AsyncHandle):
             if request is None:
                 self._log.warning("call", "a message of %s failed: %r", self.topic, error)
             text = str(error) if isinstance(error, RequestFailedError) else failure_text(error)
-            await self._send(request, run, number, ReplyKind.ERROR, text[:REASON_CHARACTERS_MAX].encode())
+            await self._send(
+                request, run, number, ReplyKind.ERROR, text[:REASON_CHARACTERS_MAX].encode(errors="backslashreplace")
+            )
 
     async def _values(self, message: Message[Any], request: Request | None) -> AsyncGenerator[tuple[ReplyKind, bytes]]:
         """Yield what the function makes of a message, with the kind that each value is sent as."""
@@ -227,7 +229,7 @@ def _outcome(call: Callable[[], Any]) -> tuple[Any, Exception | None]:
     """Return what a call returns, or why it failed: a future takes neither StopIteration nor SystemExit."""
     try:
         return call(), None
-    except (StopIteration, SystemExit) as error:
+    except StopIteration as error:
         return None, RuntimeError(repr(error))
-    except Exception as error:
-        return None, error
+    except BaseException as error:  # also SystemExit and KeyboardInterrupt, which end the loop that awaits a thread
+        return None, error if isinstance(error, Exception) else RuntimeError(repr(error))

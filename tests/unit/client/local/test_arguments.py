@@ -31,6 +31,25 @@ def test_properties_that_are_no_mapping_of_text_are_refused(client: heliograph.C
         assert producer.last_sequence_id == -1
 
 
+def test_text_that_utf_8_cannot_express_is_refused(client: heliograph.Client) -> None:
+    half = "\ud800"
+    with client.producer("halves") as producer:
+        sending: list[tuple[str, Callable[[], object]]] = [
+            ("value", lambda: producer.send(half)),
+            ("value", lambda: producer.send_many(["x", half])),
+            ("key", lambda: producer.send("x", key=half)),
+            ("key", lambda: producer.send_many(["x"], keys=[half])),
+            ("properties", lambda: producer.send("x", properties={"a": half})),
+            ("properties", lambda: producer.send_many(["x"], properties=[{half: "a"}])),
+            ("topic", lambda: client.producer(half)),
+        ]
+        for field, send in sending:
+            with pytest.raises(BadRequestError) as refused:
+                send()
+            assert refused.value.field == field
+        assert producer.last_sequence_id == -1
+
+
 @pytest.mark.parametrize("values", ["text", b"bytes", 7, None, {"a": 1}])
 def test_values_that_are_no_list_are_refused(client: heliograph.Client, values: Any) -> None:
     with client.producer("lists") as producer, pytest.raises(BadRequestError) as refused:

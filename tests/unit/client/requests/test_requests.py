@@ -78,14 +78,20 @@ async def test_what_the_function_raises_reaches_the_caller_and_is_not_tried_agai
 
     def fail(data: bytes) -> bytes:
         calls.append(data)
-        raise (StopIteration if data == b"stop" else ValueError)("no such document")
+        raise {b"stop": StopIteration, b"key": KeyboardInterrupt, b"exit": SystemExit}.get(data, ValueError)(
+            "no such document \ud800"
+        )
 
     async with client.respond(topic, fail):
         with pytest.raises(RequestFailedError, match="ValueError: no such document"):
             await client.request(topic, "x")
         with pytest.raises(RequestFailedError, match="StopIteration"):
             await client.request(topic, "stop")
-    assert calls == [b"x", b"stop"]
+        with pytest.raises(RequestFailedError, match="KeyboardInterrupt"):
+            await client.request(topic, "key")
+        with pytest.raises(RequestFailedError, match="SystemExit"):
+            await client.request(topic, "exit")
+    assert calls == [b"x", b"stop", b"key", b"exit"]
 
 
 async def test_a_failure_without_a_text_is_told(client: heliograph.AsyncClient, topic: str) -> None:
