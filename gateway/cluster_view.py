@@ -10,7 +10,7 @@ from typing import TypeVar
 from typing_extensions import override
 
 from heliograph.base.clock import wall_ms
-from heliograph.gateway.ports import BookieView, BrokerView, ClusterView
+from heliograph.gateway.ports import BookieView, ClusterView
 from heliograph.metadata import codec, paths
 from heliograph.metadata.errors import NoNodeError, SessionExpiredError
 from heliograph.metadata.model import BookieRegistration, BrokerRegistration
@@ -37,10 +37,8 @@ class MetadataClusterView(ClusterView):
         self._gone: dict[str, int] = {}  # when parts of the report were first seen to be registered no more
 
     @override
-    async def brokers(self) -> list[BrokerView]:
-        found = await self._records(paths.BROKERS_AVAILABLE, BrokerRegistration)
-        views = [BrokerView(item.broker_id, item.service_url, item.actor_name, item.service_url_tls) for item in found]
-        return sorted(views, key=lambda view: view.broker_id)
+    async def brokers(self) -> list[BrokerRegistration]:
+        return sorted(await self._records(paths.BROKERS_AVAILABLE, BrokerRegistration), key=lambda item: item.broker_id)
 
     @override
     async def bookies(self) -> list[BookieView]:

@@ -14,6 +14,7 @@ from heliograph.client.aio.consumer.consumer import AsyncConsumer
 from heliograph.client.aio.consumer.message import Message
 from heliograph.client.aio.consumer.reader import AsyncReader
 from heliograph.client.aio.producer.producer import AsyncProducer
+from heliograph.metadata.model import BrokerRegistration
 from heliograph.metadata.operator_records import ClusterReport, Wish
 from heliograph.operations.admin import AdminOperations
 
@@ -45,16 +46,6 @@ class OutboundMessage:
 
 
 @dataclass(frozen=True, slots=True)
-class BrokerView:
-    """A registered broker."""
-
-    broker_id: str
-    service_url: str
-    actor_name: str
-    service_url_tls: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class BookieView:
     """A registered bookie. Sizes are bytes, 0 where not known."""
 
@@ -69,7 +60,7 @@ class BookieView:
 class ClusterView(Protocol):
     """The registered brokers and bookies, and the report of the cluster."""
 
-    async def brokers(self) -> list[BrokerView]:
+    async def brokers(self) -> list[BrokerRegistration]:
         """Return the brokers, by id."""
 
     async def bookies(self) -> list[BookieView]:

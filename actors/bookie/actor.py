@@ -100,7 +100,7 @@ class BookieActor:
         return "" if self._bookie is None else self._bookie.address
 
     async def statistics(self) -> dict[str, object]:
-        """Return ``BookieStatistics`` as a map; empty before ``start``."""
+        """Return the figures of ``Bookie.statistics``; empty before ``start``."""
         return {} if self._bookie is None else self._bookie.statistics()
 
     async def history(self) -> dict[str, object]:

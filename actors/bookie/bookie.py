@@ -33,7 +33,6 @@ from heliograph.actors.bookie.registration import Registrar
 from heliograph.actors.bookie.server import kept_port
 from heliograph.actors.bookie.server.reads import EntryReads
 from heliograph.actors.bookie.server.server import BookieServer
-from heliograph.actors.bookie.statistics import BookieStatistics
 from heliograph.actors.bookie.store.storage import BookieStorage
 from heliograph.actors.bookie.upkeep import ledger_listing, scrub_record
 from heliograph.actors.bookie.upkeep.checkpointer import Checkpointer
@@ -412,97 +411,69 @@ class Bookie:
         )
 
     def statistics(self) -> dict[str, object]:
-        """Return ``BookieStatistics`` as a map. The bookie must be started."""
+        """Return the figures of the bookie, which must be started: each number is a metric of ``BOOKIE_METRICS``.
+
+        Counters are sums since the start, sizes are bytes, times are seconds.
+        """
         running = self._running
         assert self._opened is not None, "the bookie was started"
         assert running is not None, "the bookie was started"
-        storage, summary = self._opened.storage, self._opened.summary
-        reads, flushes, rounds = running.reads.statistics, running.checkpointer.statistics, running.gc.statistics
-        view = BookieStatistics(
-            bookie_id=self._config.bookie_id,
-            address=self.address,
-            is_read_only=self._space.is_read_only,
-            is_registered=self._registrar is not None and self._registrar.is_registered,
-            uptime_seconds=time.monotonic() - self._started_at,
-            **_memory_figures(),
-            unsent_closed=running.server.unsent.dropped,
-            connections=running.server.connections,
-            connections_local=running.server.local.accepted,
-            connections_refused=running.server.guard.refused,
-            unfinished_bytes=running.server.guard.unfinished_bytes,
-            unfinished_closed=running.server.guard.unfinished_closed,
-            ledgers=len(storage.ledgers),
-            entries_added=storage.entries_added,
-            adds_refused=running.server.adds_refused,
-            clients_refused=running.server.clients_refused,
+        storage, summary, server = self._opened.storage, self._opened.summary, running.server
+        used = memory.memory()
+        return {
+            "bookie_id": self._config.bookie_id,
+            "address": self.address,
+            "is_read_only": self._space.is_read_only,
+            "is_registered": self._registrar is not None and self._registrar.is_registered,
+            "uptime_seconds": time.monotonic() - self._started_at,
+            "memory_bytes": used.used,
+            "memory_budget_bytes": used.budget,
+            "unsent_closed": server.unsent.dropped,
+            "connections": server.connections,
+            "connections_local": server.local.accepted,
+            "connections_refused": server.guard.refused,
+            "unfinished_bytes": server.guard.unfinished_bytes,
+            "unfinished_closed": server.guard.unfinished_closed,
+            "ledgers": len(storage.ledgers),
+            "entries_added": storage.entries_added,
+            "adds_refused": server.adds_refused,
+            "clients_refused": server.clients_refused,
             **_journal_figures(storage.journals),
-            write_cache_bytes=storage.write_cache.size_bytes,
-            write_cache_entries=storage.write_cache.entries,
-            checkpoints=flushes.checkpoints,
-            checkpoint_failures=flushes.failures,
-            checkpoint_number=storage.checkpoint_number,
-            bytes_flushed=flushes.bytes_flushed,
-            bytes_kept=storage.bytes_kept,
-            kept_logs=storage.kept_logs,
-            flush_seconds=flushes.flush_seconds,
-            flush_seconds_max=flushes.flush_seconds_max,
-            reads=reads.reads,
-            batch_reads=reads.batch_reads,
-            bytes_read=reads.bytes_read,
-            write_cache_hits=reads.write_cache_hits,
-            read_cache_hits=reads.read_cache_hits,
-            disk_reads=reads.disk_reads,
-            read_latency=running.reads.latency.told(),
-            read_aheads=running.reads.ahead.begun,
-            read_ahead_hits=running.reads.ahead.hits,
-            entries_damaged=reads.damaged,
-            disk_reads_failed=reads.failed,
-            read_cache_bytes=storage.read_cache.size_bytes,
-            gc_rounds=rounds.rounds,
-            gc_failed_rounds=rounds.failed_rounds,
-            ledgers_deleted=rounds.ledgers_deleted,
-            ledgers_in_limbo=storage.ledgers.in_limbo(),
-            ledgers_emptied=rounds.ledgers_emptied,
-            gc_rounds_without_deletion=rounds.rounds_without_deletion,
-            gc_metadata_reads=rounds.metadata_reads,
-            limbo_cleared=rounds.limbo_cleared,
-            logs_removed=rounds.logs_removed,
-            logs_compacted=rounds.logs_compacted,
-            logs_left_for_headroom=rounds.logs_left_for_headroom,
-            minor_compactions=rounds.minor_compactions,
-            major_compactions=rounds.major_compactions,
-            bytes_compacted=rounds.bytes_compacted,
+            "write_cache_bytes": storage.write_cache.size_bytes,
+            "write_cache_entries": storage.write_cache.entries,
+            "read_cache_bytes": storage.read_cache.size_bytes,
+            "checkpoint_number": storage.checkpoint_number,
+            "bytes_kept": storage.bytes_kept,
+            "kept_logs": storage.kept_logs,
+            "read_latency": running.reads.latency.told(),
+            "read_aheads": running.reads.ahead.begun,
+            "read_ahead_hits": running.reads.ahead.hits,
+            **asdict(running.reads.statistics),
+            **asdict(running.checkpointer.statistics),
+            **asdict(running.gc.statistics),
+            "ledgers_in_limbo": storage.ledgers.in_limbo(),
             **running.scrub.figures(),
             **self._space.figures(),
-            replayed_files=summary.files,
-            replayed_entries=summary.entries,
-            replayed_fences=summary.fences,
-            replay_seconds=self._replay_seconds,
-            certificate_end_timestamp_seconds=0.0 if running.server.tls is None else running.server.tls.ends_at,
-        )
-        return asdict(view)
-
-
-def _memory_figures() -> dict[str, Any]:
-    used = memory.memory()
-    return {"memory_bytes": used.used, "memory_budget_bytes": used.budget}
+            "replayed_files": summary.files,
+            "replayed_entries": summary.entries,
+            "replayed_fences": summary.fences,
+            "replay_seconds": self._replay_seconds,
+            "certificate_end_timestamp_seconds": 0.0 if server.tls is None else server.tls.ends_at,
+        }
 
 
 def _journal_figures(journals: Sequence[Journal]) -> dict[str, Any]:
-    """Return the fields of ``BookieStatistics`` that sum the journals up."""
+    """Return the statistics that sum the journals up."""
     found = [journal.statistics for journal in journals]
+    sums = ("syncs", "loop_syncs", "records", "sync_seconds", "rotations")
+    of_most = ("sync_seconds_max", "last_batch_records")
+    seconds = {"sum": sum(each.sync_seconds for each in found)}
     return {
-        "journal_syncs": sum(each.syncs for each in found),
-        "journal_loop_syncs": sum(each.loop_syncs for each in found),
-        "journal_records": sum(each.records for each in found),
+        **{f"journal_{name}": sum(getattr(each, name) for each in found) for name in sums},
+        **{f"journal_{name}": max(getattr(each, name) for each in found) for name in of_most},
         "journal_bytes_fsynced": sum(each.bytes_synced for each in found),
-        "journal_sync_seconds": sum(each.sync_seconds for each in found),
-        "journal_sync_seconds_max": max(each.sync_seconds_max for each in found),
-        "journal_sync_latency": merged(each.latency for each in found)
-        | {"sum": sum(each.sync_seconds for each in found)},
+        "journal_sync_latency": merged(each.latency for each in found) | seconds,
         "journal_queue_bytes": sum(journal.queued_bytes for journal in journals),
-        "journal_rotations": sum(each.rotations for each in found),
-        "journal_last_batch_records": max(each.last_batch_records for each in found),
     }
 
 

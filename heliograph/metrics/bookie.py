@@ -1,4 +1,4 @@
-"""The metrics of bookies (pure). ``key`` is the name in ``BookieStatistics``."""
+"""The metrics of bookies (pure). ``key`` is the name in ``Bookie.statistics``."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ class DiskMonitor:
         self.total_bytes = min(usage.total_bytes for usage in usages)
 
     def figures(self) -> dict[str, Any]:
-        """Return the statistics of the disks, by the names that ``BookieStatistics`` has for them."""
+        """Return the statistics of the disks, by the names of their metrics."""
         return {
             "is_disk_full": self.is_full,
             "is_disk_nearly_full": self.is_nearly_full,

@@ -51,7 +51,7 @@ Reply = tuple[Answer, EntryPayload]
 
 @dataclass(slots=True)
 class ReadStatistics:
-    """Sums since the start."""
+    """Sums since the start, by the names of their metrics."""
 
     reads: int = 0
     batch_reads: int = 0
@@ -59,8 +59,8 @@ class ReadStatistics:
     read_cache_hits: int = 0
     disk_reads: int = 0
     bytes_read: int = 0
-    damaged: int = 0
-    failed: int = 0
+    entries_damaged: int = 0
+    disk_reads_failed: int = 0
 
 
 class EntryReads:
@@ -213,11 +213,11 @@ class EntryReads:
         try:
             return await self._threads.begin(function)
         except EntryDamagedError as error:
-            self.statistics.damaged += 1
+            self.statistics.entries_damaged += 1
             log.error("a stored entry is damaged; its ledger can be repaired from other bookies: %s", error)
             raise BookieStorageError(str(error)) from error
         except BookieStorageError as error:
-            self.statistics.failed += 1
+            self.statistics.disk_reads_failed += 1
             log.error("a read failed: %s", error)
             raise
 

@@ -20,10 +20,10 @@ _RETRY_SECONDS = 1.0
 
 @dataclass(slots=True)
 class CheckpointStatistics:
-    """Sums since the start; times in seconds."""
+    """Sums since the start, by the names of their metrics; times in seconds."""
 
     checkpoints: int = 0
-    failures: int = 0
+    checkpoint_failures: int = 0
     bytes_flushed: int = 0
     flush_seconds: float = 0.0
     flush_seconds_max: float = 0.0
@@ -92,7 +92,7 @@ class Checkpointer:
         try:
             written = await loop.run_in_executor(self._thread, storage.flush_checkpoint, checkpoint, gone)
         except BookieStorageError:
-            self.statistics.failures += 1
+            self.statistics.checkpoint_failures += 1
             self.is_failing = True
             self.on_settled()
             raise

@@ -39,12 +39,12 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class GcStatistics:
-    """Sums since the start."""
+    """Sums since the start, by the names of their metrics."""
 
-    rounds: int = 0
-    failed_rounds: int = 0
-    rounds_without_deletion: int = 0  # a restored backup was not accepted
-    metadata_reads: int = 0  # in the search for deleted ledgers; a page of names counts as several
+    gc_rounds: int = 0
+    gc_failed_rounds: int = 0
+    gc_rounds_without_deletion: int = 0  # a restored backup was not accepted
+    gc_metadata_reads: int = 0  # in the search for deleted ledgers; a page of names counts as several
     ledgers_deleted: int = 0
     ledgers_emptied: int = 0  # ledgers that metadata places on other bookies
     limbo_cleared: int = 0  # ledgers
@@ -116,7 +116,7 @@ class GarbageCollector:
     async def _collect(self) -> None:
         store = self._store()
         if store is not None and await is_restored(store):  # I14
-            self.statistics.rounds_without_deletion += 1
+            self.statistics.gc_rounds_without_deletion += 1
             log.warning("the metadata is of a backup: no ledger is deleted until `helio backup accept`")
         elif store is not None:
             await self._delete_dead_ledgers(store)
@@ -129,7 +129,7 @@ class GarbageCollector:
         if live_share > 0 or rewrites_kept:
             for directory in self._storage.directories:
                 await self._compact(directory, live_share, rewrites_kept=rewrites_kept)
-        self.statistics.rounds += 1
+        self.statistics.gc_rounds += 1
 
     async def _run(self, interval_ms: int, step: Callable[[], Awaitable[None]]) -> None:
         while True:
@@ -140,7 +140,7 @@ class GarbageCollector:
                 self._on_failure(error)
                 return
             except (MetadataError, BookieStorageError) as error:
-                self.statistics.failed_rounds += 1
+                self.statistics.gc_failed_rounds += 1
                 log.warning("a round of upkeep was abandoned: %s", error)
             except Exception as error:  # a bug of ours
                 self._on_failure(error)
@@ -151,7 +151,7 @@ class GarbageCollector:
             async for gone in self._deletions.round(store):
                 await self._delete(gone)
         finally:
-            self.statistics.metadata_reads = int(self._deletions.reads)
+            self.statistics.gc_metadata_reads = int(self._deletions.reads)
 
     async def _review_ledgers(self, store: MetadataStore) -> None:
         now = asyncio.get_running_loop().time()

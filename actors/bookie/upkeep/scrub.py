@@ -120,23 +120,10 @@ class Scrub:
         self._task = None
 
     def figures(self) -> dict[str, Any]:
-        """Return the statistics by the names that ``BookieStatistics`` has for them."""
-        found = self.statistics
-        return {
-            "scrub_passes": found.passes,
-            "scrub_entries": found.entries,
-            "scrub_bytes": found.bytes,
-            "scrub_damaged_entries": found.damaged_entries,
-            "scrub_incomplete_ledgers": found.incomplete_ledgers,
-            "scrub_ledgers_marked": found.ledgers_marked,
-            "scrub_ledgers_mended": found.ledgers_mended,
-            "scrub_ledgers_left": found.ledgers_left,
-            "scrub_begun_ms": found.begun_ms,
-            "scrub_ended_ms": found.ended_ms,
-            "scrub_next_ledger": found.next_ledger,
-            "scrub_entries_per_second": found.entries_per_second,
-            "is_scrub_paused": found.is_paused,
-        }
+        """Return the statistics by the names of their metrics."""
+        found = {f"scrub_{name}": value for name, value in asdict(self.statistics).items()}
+        found["is_scrub_paused"] = found.pop("scrub_is_paused")
+        return found
 
     async def scrub(self) -> int:
         """Run one pass, or the rest of a pass that an earlier process began.

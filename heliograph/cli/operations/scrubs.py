@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from heliograph.base.clock import iso_time
@@ -71,15 +71,5 @@ def status_of(bookie: str, statistics: dict[str, Any]) -> ScrubStatus:
     """Return the part of a bookie's statistics that is about its scrub."""
     if not statistics:
         return ScrubStatus(bookie, note="it has not started yet")
-    return ScrubStatus(
-        bookie,
-        statistics["scrub_ended_ms"],
-        statistics["scrub_next_ledger"],
-        statistics["scrub_ledgers_left"],
-        statistics["scrub_entries_per_second"],
-        statistics["scrub_passes"],
-        statistics["scrub_damaged_entries"],
-        statistics["scrub_incomplete_ledgers"],
-        statistics["scrub_ledgers_marked"],
-        statistics["scrub_ledgers_mended"],
-    )
+    same = {item.name: statistics[key] for item in fields(ScrubStatus) if (key := f"scrub_{item.name}") in statistics}
+    return ScrubStatus(bookie, statistics["scrub_ended_ms"], **same)

@@ -66,6 +66,7 @@ async def test_it_starts_once_serves_and_leaves(tmp_path: Path) -> None:
     assert (await peer.add(1, 0, b"x"))[0].status is Status.OK
     statistics = await actor.statistics()
     assert statistics["entries_added"] == 1
+    assert statistics.keys() - {"bookie_id", "address"} == {metric.key for metric in BOOKIE_METRICS}
     store = await connect_store(url)
     assert await store.exists(paths.bookie_available("b1")) is not None
     peer.close()

@@ -13,7 +13,7 @@ from heliograph.base.errors import HeliographError, ServiceNotReadyError
 from heliograph.gateway import services
 from heliograph.gateway.cluster_view import MetadataClusterView
 from heliograph.gateway.config import GatewayConfig
-from heliograph.gateway.ports import BookieView, BrokerView
+from heliograph.gateway.ports import BookieView
 from heliograph.gateway.services import Services
 from heliograph.metadata import codec, paths
 from heliograph.metadata.backends.memory import MemoryServer
@@ -42,7 +42,7 @@ async def test_who_serves_is_listed_by_id() -> None:
         return server.open_session()
 
     view = MetadataClusterView(connect)
-    assert await view.brokers() == [BrokerView("broker-1", "pulsar://h:6650", "broker-1")]
+    assert await view.brokers() == [BrokerRegistration("broker-1", "pulsar://h:6650", "broker-1")]
     assert await view.bookies() == [
         BookieView("b1", "b1:3181", "rack-1", False, 5, 10),
         BookieView("b2", "b2:3181", "rack-1", True, 5, 10),

@@ -33,10 +33,10 @@ from heliograph.base.errors import (
 )
 from heliograph.gateway.app import create_app
 from heliograph.gateway.config import GatewayConfig
-from heliograph.gateway.ports import BookieView, BrokerView
+from heliograph.gateway.ports import BookieView
 from heliograph.metadata import codec, paths
 from heliograph.metadata.backends.memory import MemoryServer
-from heliograph.metadata.model import BookieRegistration, check_quorum
+from heliograph.metadata.model import BookieRegistration, BrokerRegistration, check_quorum
 from heliograph.metadata.operator_records import ClusterReport, PartReport, Wish
 from heliograph.metadata.recipes.cluster_init import initialise
 from heliograph.operations.admin import AdminOperations
@@ -56,8 +56,8 @@ FLIGHTS_PATH = "persistent/public/default/flights"
 class View:
     """A cluster view with one broker and one bookie."""
 
-    async def brokers(self) -> list[BrokerView]:
-        return [BrokerView("broker-1", "pulsar://127.0.0.1:6650", "broker-1")]
+    async def brokers(self) -> list[BrokerRegistration]:
+        return [BrokerRegistration("broker-1", "pulsar://127.0.0.1:6650", "broker-1")]
 
     async def bookies(self) -> list[BookieView]:
         return [BookieView("bookie-1", "127.0.0.1:3181", "default", True, 10, 20)]
