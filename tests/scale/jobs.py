@@ -16,6 +16,7 @@ from heliograph.actors.auditor.auditor import Auditor
 from heliograph.actors.auditor.config import AuditorConfig
 from heliograph.actors.broker.balance import inactive_topic_scan
 from heliograph.actors.broker.limits.rates import SAMPLE_SECONDS, SAMPLES_KEPT
+from heliograph.actors.broker.namespaces.records import NamespaceRecords
 from heliograph.metadata.store import CHILDREN_PAGE_MAX
 from heliograph.metrics.history import STEP_SECONDS
 from heliograph.report.gathering import gather
@@ -102,12 +103,16 @@ def inactive_scan(site: Site) -> tuple[int, Cost]:
 
     async def measure() -> Cost:
         store, pace = await site.cluster.store(), inactive_topic_scan.READS_PER_SECOND_MAX
-        inactive_topic_scan.READS_PER_SECOND_MAX = UNPACED  # a million topics take 83 minutes at its pace
+        inactive_topic_scan.READS_PER_SECOND_MAX = UNPACED
+        catalog, namespace = site.cluster.broker._catalog, f"{TENANT}/{NAMESPACE}"
+        records = NamespaceRecords(store, catalog)
+        await records.set_policies(namespace, {"message_ttl_seconds": int(HOUR)})  # else no record is read
         try:
-            scan = inactive_topic_scan.InactiveTopicScan(store, site.cluster.broker._catalog, nothing, nothing)
+            scan = inactive_topic_scan.InactiveTopicScan(store, catalog, nothing, nothing)
             return await site.cluster.cost_here(scan.scan)
         finally:
             inactive_topic_scan.READS_PER_SECOND_MAX = pace
+            await records.set_policies(namespace, {"message_ttl_seconds": 0})
             await store.close()
 
     return site.topics, site.cluster.run(measure())

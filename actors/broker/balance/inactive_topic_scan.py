@@ -10,13 +10,14 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 
 from heliograph.actors.broker.managed_ledger.retention import may_trim
 from heliograph.actors.broker.namespaces.catalog import Catalog
 from heliograph.actors.broker.namespaces.policies import effective
 from heliograph.actors.broker.records.topic_record import DELETING
 from heliograph.base.clock import wall_ms
+from heliograph.base.completion import all_ended
 from heliograph.base.errors import HeliographError, InvalidTopicNameError, NamespaceNotFoundError
 from heliograph.base.interval import Interval
 from heliograph.metadata import paths
@@ -27,7 +28,8 @@ from heliograph.metadata.recipes.update_loop import read
 from heliograph.metadata.store import MetadataStore
 from heliograph.protocol.topic_name import TopicName
 
-READS_PER_SECOND_MAX = 200
+READS_PER_SECOND_MAX = 400
+READS_AT_ONCE = 32  # one by one, each costs twice the processor time
 TOPICS_BETWEEN_TURNS = 100  # of the event loop: 20 us each
 VISITS_PER_SECOND_MAX = 20
 REVISIT_SECONDS = 3_600.0  # between two visits to one topic
@@ -118,7 +120,9 @@ class InactiveTopicScan:
 
     async def _scan_namespace(self, folder: str, namespace: str, policies: NamespacePolicies) -> int:
         own = await self._catalog.topics_with_policies(TopicName.parse(f"persistent://{namespace}/any"))
+        is_common_timed = _has_timed_policies(common := effective(policies, {}))
         visits = looked_at = 0
+        timed: list[tuple[TopicName, str, Policies]] = []
         async for child in self._children(folder):
             looked_at += 1
             if looked_at % TOPICS_BETWEEN_TURNS == 0:  # I24
@@ -126,25 +130,34 @@ class InactiveTopicScan:
             name = TopicName.parse(f"persistent://{namespace}/{paths.last_part('/' + child)}")
             if name in self._visited:
                 continue
-            has_own = self._catalog.may_override(name, own)
-            overrides = (await self._catalog.topic_policies(name)).overrides if has_own else {}
-            if await self._is_due(f"{folder}/{child}", effective(policies, overrides)):
-                visits += await self._try_visit(name)
-        return visits
+            applied, is_timed = common, is_common_timed
+            if self._catalog.may_override(name, own):
+                applied = effective(policies, (await self._catalog.topic_policies(name)).overrides)
+                is_timed = _has_timed_policies(applied)
+            if is_timed:
+                timed.append((name, f"{folder}/{child}", applied))
+            if len(timed) == READS_AT_ONCE:
+                visits += await self._visit_due(timed)
+                timed = []
+        return visits + await self._visit_due(timed)
+
+    async def _visit_due(self, topics: Sequence[tuple[TopicName, str, Policies]]) -> int:
+        await asyncio.sleep(len(topics) / READS_PER_SECOND_MAX)
+        due = await all_ended(self._is_due(path, policies) for _, path, policies in topics)
+        return sum([await self._try_visit(name) for (name, *_), is_one in zip(topics, due, strict=True) if is_one])
 
     async def _is_due(self, path: str, policies: Policies) -> bool:
-        if not _has_timed_policies(policies):
-            return False
-        await asyncio.sleep(1 / READS_PER_SECOND_MAX)
         try:
-            record = (await read(self._store, path, TopicRecord)).record
+            record, now = (await read(self._store, path, TopicRecord)).record, wall_ms()
+            if not is_due(record, policies, 1, now):  # whether it has any subscriptions or not
+                return False
             subscriptions = sum(map(paths.is_cursor, await self._store.children(path)))
         except NoNodeError:
             return False
         except RecordError as error:
             log.warning("%s: %s", path, error)
             return False
-        return is_due(record, policies, subscriptions, wall_ms())
+        return is_due(record, policies, subscriptions, now)
 
     async def _try_visit(self, name: TopicName) -> bool:
         while len(self._visited) >= VISITS_KEPT_MAX:

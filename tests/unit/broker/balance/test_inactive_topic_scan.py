@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from heliograph.actors.broker.balance.inactive_topic_scan import InactiveTopicScan, is_due
+from heliograph.actors.broker.balance import inactive_topic_scan
+from heliograph.actors.broker.balance.inactive_topic_scan import READS_AT_ONCE, InactiveTopicScan, is_due
 from heliograph.actors.broker.namespaces.catalog import Catalog
 from heliograph.actors.broker.namespaces.records import NamespaceRecords
 from heliograph.actors.broker.records.topic_record import DELETING
+from heliograph.base.clock import wall_ms
 from heliograph.base.errors import ServiceNotReadyError
 from heliograph.metadata.model import LedgerInfo, Policies, TopicRecord
 from heliograph.protocol.topic_name import TopicName
@@ -46,6 +49,33 @@ NEVER_OPENED = TopicRecord("t", created_ms=NOW - 90_000)
 )
 def test_what_is_due(record: TopicRecord, policies: Policies, subscriptions: int, due: bool) -> None:
     assert is_due(record, policies, subscriptions, NOW) is due
+
+
+async def test_subscriptions_are_read_only_where_they_decide(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inactive_topic_scan, "READS_PER_SECOND_MAX", 1e9)
+    store = await World().session()
+    catalog, visited, asked = Catalog(store), list[str](), list[str]()
+    records, children = NamespaceRecords(store, catalog), store.children
+    for number in range(2 * READS_AT_ONCE + 1):
+        await catalog.create(TopicName.parse(f"t{number}"))
+    await records.set_policies("public/default", {"message_ttl_seconds": 3_600})
+    await records.set_topic_policies("t5", {"inactive_delete_seconds": 1})
+
+    async def read_children(path: str, watcher: Any = None) -> list[str]:
+        asked.append(path)
+        return await children(path, watcher)
+
+    async def visit(name: TopicName) -> None:
+        visited.append(name.local_name)
+
+    async def finish() -> None:
+        raise AssertionError("only `run` finishes deletions")
+
+    monkeypatch.setattr(store, "children", read_children)
+    monkeypatch.setattr(inactive_topic_scan, "wall_ms", lambda: wall_ms() + 2_000)
+    await InactiveTopicScan(store, catalog, visit, finish).scan()
+    assert visited == ["t5"]
+    assert len(asked) == 1
 
 
 @pytest.mark.slow
