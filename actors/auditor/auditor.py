@@ -27,9 +27,9 @@ from heliograph.actors.auditor.config import AuditorConfig
 from heliograph.actors.auditor.membership import Membership
 from heliograph.actors.auditor.placements.following import LedgerFollower
 from heliograph.actors.auditor.placements.index import LedgerPlacement, PlacementIndex
-from heliograph.actors.auditor.ports import RepairLedgersPort
 from heliograph.actors.auditor.underreplication import UnderReplication
 from heliograph.actors.errors import LedgerError
+from heliograph.actors.ledger.driver import LedgerClient
 from heliograph.actors.ledger.schedule import is_vacancy
 from heliograph.base.clock import monotonic_ms
 from heliograph.base.errors import HeliographError
@@ -75,7 +75,7 @@ class Auditor:
     """
 
     def __init__(
-        self, store: MetadataStore, ledgers: RepairLedgersPort, config: AuditorConfig, on_marked: Callable[[], None]
+        self, store: MetadataStore, ledgers: LedgerClient, config: AuditorConfig, on_marked: Callable[[], None]
     ) -> None:
         self.membership = Membership(store, self._on_bookies_changed)
         self.tasks = UnderReplication(store)

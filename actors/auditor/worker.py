@@ -17,9 +17,9 @@ from typing import Any
 
 from heliograph.actors.auditor.config import AuditorConfig
 from heliograph.actors.auditor.plan import must_be_abandoned, must_be_fenced, places_to_fill, retry_pause_ms
-from heliograph.actors.auditor.ports import RepairLedgersPort
 from heliograph.actors.auditor.underreplication import UnderReplication
 from heliograph.actors.errors import NoSuchLedgerError
+from heliograph.actors.ledger.driver import LedgerClient
 from heliograph.base.errors import HeliographError
 from heliograph.base.interval import until_tick
 from heliograph.metadata.bookie_records import UnderReplicatedLedger
@@ -69,7 +69,7 @@ class ReplicationWorker:
     def __init__(
         self,
         tasks: UnderReplication,
-        ledgers: RepairLedgersPort,
+        ledgers: LedgerClient,
         alive_bookies: Callable[[], Awaitable[frozenset[str]]],
         draining_bookies: Callable[[], Awaitable[frozenset[str]]],
         config: AuditorConfig,

@@ -5,10 +5,13 @@ from collections.abc import Collection, Coroutine
 from dataclasses import replace
 from typing import Any
 
+from typing_extensions import override
+
 from heliograph.actors.auditor.auditor import Auditor
 from heliograph.actors.auditor.config import AuditorConfig
 from heliograph.actors.auditor.worker import ReplicationWorker
 from heliograph.actors.errors import LedgerRecoveryError, NoSuchLedgerError, QuorumLostError
+from heliograph.actors.ledger.driver import LedgerClient
 from heliograph.actors.ledger.effects import CheckFinished, RepairFinished
 from heliograph.metadata import paths
 from heliograph.metadata.backends.memory import MemoryServer
@@ -24,7 +27,7 @@ from heliograph.metadata.recipes.cluster_init import initialise
 from heliograph.metadata.store import MetadataStore
 
 
-class FakeLedgers:
+class FakeLedgers(LedgerClient):
     """Ledgers kept in metadata whose repair replaces a missing bookie by the first spare one."""
 
     def __init__(self, store: MetadataStore, spares: list[str]) -> None:
@@ -44,18 +47,22 @@ class FakeLedgers:
         self.records[record.ledger_id] = record
         await self.store.create(paths.ledger(record.ledger_id), encode(record), parents=True)
 
+    @override
     async def metadata(self, ledger_id: int) -> Versioned[LedgerMetadata]:
         if ledger_id not in self.records:
             raise NoSuchLedgerError(f"no ledger {ledger_id}")
         return Versioned(self.records[ledger_id], 0)
 
+    @override
     async def recover(self, ledger_id: int) -> LedgerMetadata:
         self.recovered.append(ledger_id)
         return await self._change(replace(self.records[ledger_id], state=LedgerState.CLOSED, last_entry_id=9))
 
+    @override
     def has_replacement(self, ledger: LedgerMetadata, positions: Collection[int]) -> bool:
         return bool(positions) and not set(self.spares).issubset(ledger.last_segment.bookies)
 
+    @override
     async def repair(
         self,
         ledger_id: int,
@@ -78,18 +85,21 @@ class FakeLedgers:
         await self._change(record)
         return RepairFinished(True, 3, 300)
 
+    @override
     async def holdings(self, ledger_id: int) -> tuple[LedgerMetadata, CheckFinished]:
         record = (await self.metadata(ledger_id)).record
         lacking = tuple((bookie, 2) for bookie in sorted(self.holes.get(ledger_id, ())))
         return record, CheckFinished(lacking, tuple(b for b in record.last_segment.bookies if b == "gone"))
 
+    @override
     def statistics(self) -> dict[str, Any]:
         return {"entries_repaired": 3, "bytes_repaired": 300}
 
-    async def check(self, ledger_id: int) -> Collection[str]:
+    @override
+    async def check(self, ledger_id: int) -> tuple[str, ...]:
         if ledger_id in self.silent:
             raise QuorumLostError("a bookie does not answer")
-        return frozenset(self.holes.get(ledger_id, ()))
+        return tuple(self.holes.get(ledger_id, ()))
 
     def _without(self, segment: Segment, lost: str) -> Segment:
         if lost not in segment.bookies or lost.startswith("live"):
