@@ -27,7 +27,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Measure the chosen rows. Return 0 if all of them could be measured, whether goals are held or not."""
     options = _parse(arguments)
     end_by_exception()
-    collector.take_over()  # as the processes of a cluster do
     logging.getLogger("heliograph").setLevel(logging.ERROR)  # each topic has a line when the cluster stops
     words = options.only or [""]
     rows = [row for row in (*PROCESSES, *JOBS, *FAILOVER) if any(word in row.limit for word in words)]
@@ -37,6 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     directory = Path(tempfile.mkdtemp(prefix="scale-", dir=options.directory))
     try:
         for size in [options.size] if options.largest else sizes:
+            collector.take_over()  # as the processes of a cluster do
             site = Site(directory / str(size), size, ledgers_per_topic=options.ledgers, open_max=options.open)
             try:
                 table.measure(site)

@@ -110,6 +110,8 @@ class ScaleCluster:
         async def open_all() -> None:
             await asyncio.gather(*(open_some() for _ in range(OPENED_AT_ONCE)))
 
+        gc.collect()
+        gc.freeze()  # what other rows have in this process, no broker has
         gc.callbacks.append(self._on_collection)
         try:
             self.run(open_all())
@@ -133,6 +135,7 @@ class ScaleCluster:
         finally:
             self._thread.close()
             self._directory.release()
+            gc.unfreeze()
 
 
 def _failed(error: BaseException) -> None:
