@@ -279,7 +279,7 @@ async def _message(services: Services, topic: TopicName, id_: MessageId) -> Mess
         NotFoundError: there is none of that id.
     """
     name = topic.of_partition(id_.partition) if id_.partition >= 0 and topic.partition < 0 else topic
-    before = MessageId(id_.ledger_id, id_.entry_id - 1, id_.partition)
+    before = MessageId(id_.begin.ledger_id, id_.begin.entry_id - 1, id_.partition)
     reader = await services.client.reader(str(name), start=before, receiver_queue=1)
     try:
         deadline = time.monotonic() + READ_SECONDS

@@ -6,7 +6,7 @@ import base64
 import binascii
 import struct
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from google.protobuf.message import DecodeError
@@ -39,6 +39,8 @@ class MessageId:
         batch_index: the index in the entry's batch, -1 if the entry is a single message.
         batch_size: the messages of that batch, 0 if it is not known or there is no batch. Not compared.
         topic: the full name of the topic if it is known. Not compared and not part of the bytes.
+        first_chunk: ledger and entry of the first chunk of a message that was sent in chunks, if it is known; the id is
+            that of the last one. Not compared.
     """
 
     ledger_id: int
@@ -47,9 +49,15 @@ class MessageId:
     batch_index: int = -1
     batch_size: int = field(default=0, compare=False)
     topic: str = field(default="", compare=False)
+    first_chunk: tuple[int, int] | None = field(default=None, compare=False)
 
     EARLIEST: ClassVar[MessageId]
     LATEST: ClassVar[MessageId]
+
+    @property
+    def begin(self) -> MessageId:
+        """Return the id of the message's first chunk, and this one if it has no others: reading begins there."""
+        return self if self.first_chunk is None else MessageId(*self.first_chunk, self.partition, topic=self.topic)
 
     def to_data(self) -> MessageIdData:
         """Return the form of commands."""
@@ -60,11 +68,14 @@ class MessageId:
             data.batch_index = self.batch_index
             if self.batch_size > 0:
                 data.batch_size = self.batch_size
+        if self.first_chunk is not None:
+            data.first_chunk_message_id.CopyFrom(self.begin.to_data())
         return data
 
     @staticmethod
     def from_data(data: MessageIdData, topic: str = "") -> MessageId:
         """Return the id for ``data``, the form of commands, in the topic of the full name ``topic``."""
+        first = data.first_chunk_message_id if data.HasField("first_chunk_message_id") else None
         return MessageId(
             to_signed(data.ledger_id),
             to_signed(data.entry_id),
@@ -72,6 +83,7 @@ class MessageId:
             data.batch_index,
             data.batch_size,
             topic,
+            None if first is None else (to_signed(first.ledger_id), to_signed(first.entry_id)),
         )
 
     def to_bytes(self) -> bytes:
@@ -125,8 +137,9 @@ class MessageId:
         """Return the id for a text as ``str`` makes it; ``earliest`` and ``latest`` are ids, too.
 
         Args:
-            text: ``ledger:entry[:partition[:batch_index[:batch_size]]]``. An id in a batch can be acknowledged if it
-                has the size of the batch, as that of a received message does.
+            text: ``ledger:entry[:partition[:batch_index[:batch_size]]]``, for a message in chunks that of its first,
+                a semicolon and that of its last. An id in a batch can be acknowledged if it has the size of the
+                batch, as that of a received message does.
             topic: Full name of the topic that the id is of; empty if it is not known.
 
         Raises:
@@ -134,6 +147,12 @@ class MessageId:
         """
         if text in ("earliest", "latest"):
             return MessageId.EARLIEST if text == "earliest" else MessageId.LATEST
+        if isinstance(text, str) and text.count(";") == 1:
+            first, _, last = text.partition(";")
+            begin, found = MessageId.parse(first, topic), MessageId.parse(last, topic)
+            if begin.partition != found.partition or not begin < found:
+                raise InvalidMessageIdError(f"{text!r:.80} does not name the chunks of a message", field="messageId")
+            return replace(found, first_chunk=(begin.ledger_id, begin.entry_id))
         try:
             numbers = [int(part) for part in text.split(":")]
         except (AttributeError, ValueError):
@@ -150,17 +169,23 @@ class MessageId:
         text = f"{self.ledger_id}:{self.entry_id}:{self.partition}"
         if self.batch_index >= 0:
             text += f":{self.batch_index}:{self.batch_size}" if self.batch_size > 0 else f":{self.batch_index}"
-        return text
+        return text if self.first_chunk is None else f"{self.begin};{text}"
 
 
 class _Draft:
     """A message id whose fields can still be assigned; it has the memory of one."""
 
-    __slots__ = ("batch_index", "batch_size", "entry_id", "ledger_id", "partition", "topic")
+    __slots__ = ("batch_index", "batch_size", "entry_id", "first_chunk", "ledger_id", "partition", "topic")
 
 
 def received_id(
-    ledger_id: int, entry_id: int, partition: int, batch_index: int, batch_size: int, topic: str
+    ledger_id: int,
+    entry_id: int,
+    partition: int,
+    batch_index: int,
+    batch_size: int,
+    topic: str,
+    first_chunk: tuple[int, int] | None = None,
 ) -> MessageId:
     """Return the message id of a received message, in a seventh of the time of ``MessageId(...)``.
 
@@ -174,6 +199,7 @@ def received_id(
     draft.batch_index = batch_index
     draft.batch_size = batch_size
     draft.topic = topic
+    draft.first_chunk = first_chunk
     draft.__class__ = MessageId
     return draft  # type: ignore[no-any-return]  # a cast would be a call
 

@@ -23,6 +23,7 @@ from heliograph.errors import (
     JobRevokedError,
     RequestTimeoutError,
 )
+from heliograph.protocol.frame import MESSAGE_BYTES_MAX
 from heliograph.tasks.current import current_job
 from heliograph.tasks.job import Job
 from heliograph.tasks.letters import Letters
@@ -68,14 +69,15 @@ async def test_a_job_has_the_result_of_its_function(made: Made, begin: Begin) ->
     assert await double(4) == 8, "a plain call runs here"
 
 
-async def test_a_large_result_is_kept_beside_the_state(made: Made, begin: Begin) -> None:
+@pytest.mark.parametrize("size", [1_000_000, MESSAGE_BYTES_MAX + 1])
+async def test_a_large_result_is_kept_beside_the_state(made: Made, begin: Begin, size: int) -> None:
     @made()
     def large() -> bytes:
-        return b"x" * 1_000_000
+        return b"x" * size
 
     begin(large)
     job = await large.submit()
-    assert await job.result(SECONDS) == b"x" * 1_000_000
+    assert await job.result(SECONDS) == b"x" * size
     record = await job.record()
     assert record is not None
     assert (record.result, record.result_at is None) == (None, False)

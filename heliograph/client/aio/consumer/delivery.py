@@ -259,7 +259,15 @@ class ReceivedEntry:
         key, properties, event_time, decode = self._fields_of(metadata)
         return Message(
             value,
-            received_id(self.ledger_id, self.entry_id, part.partition, -1, 0, part.topic_name),
+            received_id(
+                self.ledger_id,
+                self.entry_id,
+                part.partition,
+                -1,
+                0,
+                part.topic_name,
+                self.earlier_chunks[0] if self.earlier_chunks else None,
+            ),
             key,
             properties,
             metadata.publish_time,

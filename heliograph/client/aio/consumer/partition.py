@@ -123,6 +123,8 @@ class PartitionConsumer:
         self._permits_due = 0
         self._read_ack_due = False
         self.start, self.start_inclusive = options.start, options.start_inclusive
+        if self.start is not None and self.start_inclusive:
+            self.start = self.start.begin
         self._skip: tuple[MessageId, bool] | None = (
             None  # where a seek or a reader starts, and whether with the message there
         )
@@ -507,6 +509,8 @@ class PartitionConsumer:
 
     async def _seek(self, target: MessageId | int, *, inclusive: bool) -> None:
         """Have the broker disconnect this consumer and move the cursor; then subscribe again."""
+        if isinstance(target, MessageId) and inclusive:
+            target = target.begin
         await self.acks.drain()  # sent later they would acknowledge messages that are delivered again
         connection = self._ready_connection()
         self._move(ConsumerPartitionState.SEEKING)

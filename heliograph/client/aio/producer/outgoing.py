@@ -49,6 +49,7 @@ class PendingEntry:
         frames, receipts: How many frames they are, more than one for chunks, and how many of them this connection
             confirmed.
         waiters: One per message, or a single one for the whole entry.
+        first_chunk: Ledger and entry of the first of several frames, once it is confirmed.
         deadline: Loop time at which the entry fails if it is not confirmed.
         settled: Resolves when the entry is confirmed or has failed. Entries settle in order, so all entries before it
             are settled then, too.
@@ -64,6 +65,7 @@ class PendingEntry:
     settled: asyncio.Future[None] | None = None
     frames: int = 1
     receipts: int = 0  # < frames
+    first_chunk: tuple[int, int] | None = None
 
     def confirm(self, ledger_id: int, entry_id: int, partition: int, topic: str) -> None:
         """Resolve the waiter of each message with its id; a single waiter gets the id of the entry."""
@@ -71,7 +73,7 @@ class PendingEntry:
         if size == 1:
             waiter = self.waiters[0]
             if not waiter.done():
-                waiter.set_result(received_id(ledger_id, entry_id, partition, -1, 0, topic))
+                waiter.set_result(received_id(ledger_id, entry_id, partition, -1, 0, topic, self.first_chunk))
         else:
             for index, waiter in enumerate(self.waiters):
                 if not waiter.done():

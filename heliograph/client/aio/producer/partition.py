@@ -273,6 +273,9 @@ class PartitionProducer:
             return
         entry.receipts += 1
         if entry.receipts < entry.frames:
+            position = receipt.message_id
+            if entry.receipts == 1 and to_signed(position.ledger_id) >= 0:  # else it was stored before
+                entry.first_chunk = to_signed(position.ledger_id), to_signed(position.entry_id)
             return  # chunks of a large message: the last one stores it
         pending.popleft()
         self._window.release(entry.messages, entry.size)

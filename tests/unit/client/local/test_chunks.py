@@ -17,6 +17,8 @@ from heliograph.client.aio.consumer.partition import PartitionConsumer
 from heliograph.client.options import ConsumerOptions
 from heliograph.protocol import pulsar_pb2 as pb
 from heliograph.protocol.batch import encode_single, keyed_head, plain_head
+from heliograph.protocol.frame import MESSAGE_BYTES_MAX
+from heliograph.protocol.message_id import MessageId
 from tests.unit.client.fake_broker import FakeBroker, T
 from tests.unit.client.local.test_redelivery import FakeClock
 from tests.unit.client.topics import publish, subscription_of
@@ -332,3 +334,22 @@ async def test_a_partition_that_is_asked_no_more_has_its_full_time_again() -> No
             assert partial.has_grace
             part_of(consumer).ask(0)
             assert not partial.has_grace
+
+
+def test_a_message_in_chunks_is_read_again_by_its_id(client: heliograph.Client) -> None:
+    """Its id is that of its last chunk, from which on it is never complete."""
+    value = b"x" * (MESSAGE_BYTES_MAX + 1)
+    with client.consumer("by-id", "s", initial_position="earliest") as consumer:
+        with client.producer("by-id") as producer:
+            sent = [producer.send("before"), producer.send(value), producer.send("after")][1]
+        received = [consumer.receive(timeout=SECONDS) for _ in range(3)][1].message_id
+        assert str(sent) == str(received)
+        for id_ in (sent, MessageId.parse(str(sent)), MessageId.from_bytes(sent.to_bytes())):
+            assert (id_, id_.begin) == (received, received.begin)
+            assert id_.begin < id_
+            with client.reader("by-id", id_, inclusive=True, receiver_queue=1) as reader:
+                assert reader.has_message_available()
+                assert reader.receive(timeout=SECONDS).data == value
+        for inclusive, expected in ((True, value), (False, b"after")):
+            consumer.seek(received, inclusive=inclusive)
+            assert consumer.receive(timeout=SECONDS).data == expected
