@@ -36,7 +36,6 @@ _WORDS = {"works": "yes", "refused": "refused", "partly": "partly", "missing": "
 
 
 def clients_page() -> str:
-    """Return the page."""
     notes = load()
     text = [_HEAD, "## Not offered", "", "| of Pulsar | what a client gets |", "|---|---|"]
     text += [f"| {what} | {answer} |" for what, answer in _NOT_OFFERED.items()]

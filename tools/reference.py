@@ -119,7 +119,6 @@ def settings_page() -> str:
 
 
 def metrics_page() -> str:
-    """Return the page of all metrics."""
     text = [_METRICS]
     for heading, metrics in TABLE.items():
         text += [f"## {heading}", "", "| name | type | unit | labels | meaning | Ray |", "|---|---|---|---|---|---|"]

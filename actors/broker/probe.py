@@ -112,7 +112,6 @@ class Probe:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Probe from now on, at intervals."""
         self._task = asyncio.get_running_loop().create_task(self._run(), name="probe")
 
     async def stop(self) -> None:

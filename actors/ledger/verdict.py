@@ -88,7 +88,6 @@ class EntryVerdict:
 
     @property
     def verdict(self) -> Verdict:
-        """Return the verdict of the answers so far."""
         if self.entry is not None:
             return Verdict.PRESENT
         if self._negatives >= self._schedule.negatives_needed:  # I7

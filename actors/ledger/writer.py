@@ -112,7 +112,6 @@ class WriterCore(MetadataCore):
 
     @property
     def bytes_held(self) -> int:
-        """Return the payload bytes of the held adds."""
         return self._pipeline.bytes_held
 
     @property

@@ -37,13 +37,11 @@ def set_caller(scope: Scope, principal: Principal) -> Caller:
 
 
 def caller_of(connection: HTTPConnection) -> Caller:
-    """Return who sends a request."""
     caller = connection.scope[_KEY]
     assert isinstance(caller, Caller), "the gateway's door notes the caller of each request"
     return caller
 
 
 def address_of(scope: Scope) -> str:
-    """Return the address of the other end."""
     client = scope.get("client")
     return str(client[0]) if client else ""

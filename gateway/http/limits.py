@@ -52,7 +52,6 @@ class Shares:
             self._of_role.add(caller.role, 1)
 
     def give_back(self, caller: Caller) -> None:
-        """Count one less."""
         self._of_address.add(caller.address, -1)
         if caller.role:
             self._of_role.add(caller.role, -1)
@@ -91,7 +90,6 @@ class BodyBudget:
         self._held.add(address, size)
 
     def give_back(self, address: str, size: int) -> None:
-        """Count bytes that are not held any more."""
         if size:
             self._held.add(address, -size)
 

@@ -75,7 +75,6 @@ class GatewayMetrics:
         self.add("requests_total", outcome)
 
     def acknowledged(self, transport: str, messages: int) -> None:
-        """Count acknowledgements that the broker confirmed."""
         self.add("messages_acknowledged_total", transport, count=messages)
 
     def series(self) -> dict[str, list[Sample]]:

@@ -194,7 +194,6 @@ class Agents:
             await client.close()
 
     async def close(self) -> None:
-        """Close the clients of all roles."""
         self._discarded += self._clients.values()
         self._clients.clear()
         await self.expire(0.0)

@@ -15,7 +15,6 @@ from heliograph.protocol.message_id import MessageId
 
 
 def to_base64(data: bytes) -> str:
-    """Return standard base64 with padding."""
     return binascii.b2a_base64(data, newline=False).decode("ascii")
 
 

@@ -293,8 +293,6 @@ async def consumer_endpoint(
 
 @router.websocket("/ws/v3/consumer/{subscription}")
 async def multi_topic_consumer_endpoint(websocket: WebSocket, services: ServicesDep, subscription: str) -> None:
-    """Serve a WebSocket consumer of several topics."""
-
     async def open_session() -> WebSocketConsumerSession:
         query = await query_of(TopicsQuery, websocket)
         topics = await topics_of(query, services.admin)

@@ -80,7 +80,6 @@ class RemoteKeySet:
         return fetched
 
     def _fetch(self) -> None:
-        """Fetch the set. A failure is logged."""
         end = self._clock() + ANSWER_SECONDS
         try:
             opener = urllib.request.build_opener(

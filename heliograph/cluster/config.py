@@ -260,7 +260,6 @@ class ClusterConfig(ClusterSettings):
         )
 
     def auditor_config(self, name: str = "auditor", duties: str = "all") -> AuditorConfig:
-        """Return the configuration of the auditor, or of a replication worker."""
         return self._build(AuditorConfig, identity=name, duties=duties, ledger=self.ledger_config())
 
     def gateway_config(self, *, port: int = 0, metadata_url: str = "", dashboard_url: str = "") -> GatewayConfig:
@@ -288,7 +287,6 @@ class ClusterConfig(ClusterSettings):
         return self._build(ServerLimits)
 
     def etcd_config(self) -> EtcdConfig:
-        """Return the settings of the etcd members."""
         return self._build(EtcdConfig)
 
     def endpoint_limits(self, *, container_check_ms: int) -> EndpointLimits:
@@ -309,7 +307,6 @@ class ClusterConfig(ClusterSettings):
         return self.model_copy(update={"sections": {**self.sections, "auth": auth}})
 
     def ledger_config(self) -> LedgerClientConfig:
-        """Return the configuration of the ledger clients of brokers and auditor."""
         return self._build(
             LedgerClientConfig, tls=self.peer_tls, writer={"entry_bytes_max": entry_bytes_max(self.max_message_bytes)}
         )

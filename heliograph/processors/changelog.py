@@ -77,7 +77,6 @@ class Changelog:
         await stored
 
     async def close(self) -> None:
-        """Give the partition up."""
         if self._producer is not None:
             await self._producer.close()
 

@@ -38,7 +38,6 @@ class DetachedGcs:
         return dict(json.loads(self.value(b"CLUSTER_METADATA", b"cluster") or b"{}"))
 
     def nodes_at(self, address: str) -> frozenset[str]:
-        """Return the ids of the living nodes at an address."""
         nodes = self._client.get_all_node_info(timeout=CALL_SECONDS).values()
         return frozenset(
             node.node_id.hex() for node in nodes if node.node_manager_address == address and node.state == _ALIVE

@@ -48,11 +48,9 @@ class Expiry:
         self._following: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin to follow the topics."""
         self._following = asyncio.get_running_loop().create_task(self._follow_all())
 
     async def stop(self) -> None:
-        """Leave the topics."""
         await end_task(self._following)
         await asyncio.gather(*(consumer.close() for consumer in self._consumers), return_exceptions=True)
 

@@ -223,7 +223,6 @@ async def _retired(worker: Any) -> None:
 
 
 def supervisor_name(queue: str) -> str:
-    """Return the name of the actor that supervises the workers of a queue."""
     return "heliograph-tasks-" + re.sub(r"[^A-Za-z0-9_.-]+", "-", queue)
 
 

@@ -141,7 +141,6 @@ class ZooKeeperEndpoint(Host):
             await self._audit.stop()
 
     def facts(self) -> Facts:
-        """Return the present state of the endpoint."""
         sessions = list(self.sessions)
         return Facts(
             is_ready=self._store_session.is_ready,

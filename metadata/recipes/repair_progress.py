@@ -29,7 +29,6 @@ class ProgressBoard:
         self._reported: RepairProgress | None = None
 
     def record(self, statistics: Mapping[str, Any]) -> RepairProgress:
-        """Return the worker's record, from its statistics."""
         names = [item.name for item in fields(RepairProgress) if item.name != "worker"]
         return RepairProgress(self._identity, **{name: statistics[name] for name in names})
 

@@ -86,7 +86,6 @@ class WatchTable(Generic[W]):
         return True
 
     def clear(self) -> None:
-        """Remove every watch."""
         for entry in self:
             self.remove(entry)
         assert not any(self._at.values()), "no watch stands outside of the table"

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 
 from heliograph.base.errors import BadRequestError
 from heliograph.metadata.model import LedgerMetadata, LedgerState, Segment
@@ -102,27 +102,13 @@ class LedgerRange:
 
     def to_json(self) -> str:
         """Return the range as a text that ``range_from_json`` reads; a Spark row carries it to an executor."""
-        return json.dumps(
-            {
-                "format": _FORMAT,
-                "topic": self.topic,
-                "partition": self.partition,
-                "ledger_id": self.ledger_id,
-                "first_entry_id": self.first_entry_id,
-                "last_entry_id": self.last_entry_id,
-                "write_quorum": self.write_quorum,
-                "ack_quorum": self.ack_quorum,
-                "segments": [[segment.first_entry_id, list(segment.bookies)] for segment in self.segments],
-                "addresses": dict(self.addresses),
-                "grant": self.grant,
-                "authority": self.authority,
-                "compacted": self.compacted,
-                "size": self.size,
-                "before": self.before.to_json() if self.before else "",
-                "racks": dict(self.racks),
-                "latest": self.latest,
-            }
-        )
+        found = {item.name: getattr(self, item.name) for item in fields(self)} | {
+            "segments": [[segment.first_entry_id, list(segment.bookies)] for segment in self.segments],
+            "addresses": dict(self.addresses),
+            "racks": dict(self.racks),
+            "before": self.before.to_json() if self.before else "",
+        }
+        return json.dumps({"format": _FORMAT, **found})
 
 
 def range_from_json(text: str) -> LedgerRange:

@@ -162,7 +162,6 @@ def _durations_ms(array: pa.Array) -> Cells:
 
 
 def _topics(array: pa.Array, place: CellPlace) -> Cells:
-    """Return full names of topics."""
     if not (is_text(array.type) or pa.types.is_null(array.type)):
         raise place.wrong_type(array.type, "text")
     names: dict[str, str] = {}

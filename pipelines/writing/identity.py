@@ -50,7 +50,6 @@ class WriteIdentity:
         return f"{self.query}/" + (f"~{self.batch_id >> EPOCH_BITS}/" if self.batch_id >= EARLY_BATCHES else "")
 
     def producer_name(self, task: int) -> str:
-        """Return the name that a task publishes under."""
         return f"{self.prefix}{task}"
 
     @property

@@ -118,7 +118,6 @@ class OnceForGood(TopicRows):
         self._stack.close()
 
     def _split(self, group: RowGroup) -> dict[int, list[int]]:
-        """Return the positions of the rows by partition."""
         keys, count = group.others.get(KEY), len(self._producers)
         if count == 1:
             return {0: list(range(len(group.rows)))}

@@ -63,7 +63,6 @@ class Report:
 
 
 def conversation_of(kind: type[Listener], seed: int, number: int) -> Conversation:
-    """Return one conversation of a seed."""
     return kind.conversation(Random(f"{kind.name} {seed} {number}"))
 
 

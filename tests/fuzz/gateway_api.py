@@ -93,7 +93,6 @@ class Served(ABC):
 
     @property
     def document(self) -> dict[str, Any]:
-        """The document that the gateway serves."""
         found: dict[str, Any] = self.loop.run_until_complete(self.http.get("/openapi.json")).json()
         return found
 

@@ -48,7 +48,6 @@ class Site:
 
     @cached_property
     def cluster(self) -> ScaleCluster:
-        """The cluster on it."""
         assert self.metadata.exists(), "it was filled"
         return self._owned.enter_context(ScaleCluster(self.directory, counts_steps=self.counts_steps))
 

@@ -180,5 +180,4 @@ class Run:
 
 
 def run_seed(seed: int, is_traced: bool = False) -> Report:
-    """Run all of one seed."""
     return Run(Plan(seed), is_traced).execute()

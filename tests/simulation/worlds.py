@@ -34,5 +34,4 @@ KINDS_OF: dict[str, Sequence[Fault]] = {
 
 
 def execute(plan: Plan, is_traced: bool = False, watched: Collection[str] | None = None) -> Report:
-    """Run a plan in its world."""
     return RUNS[plan.world](plan, is_traced, watched).execute()

@@ -62,7 +62,6 @@ class Checkpoint:
 
 
 def encode_mark(mark: Mark) -> bytes:
-    """Encode the content of a mark file."""
     body = b"".join(_POSITION.pack(*position) for position in mark.positions)
     head = _HEAD.pack(_MAGIC, mark.version, 0, mark.checkpoint, len(mark.positions))
     checksum = crc32c.crc32c(head[_CHECKED_FROM:] + body)

@@ -65,7 +65,6 @@ class CacheHalf:
         return note if note is not None and note.payload is self.get(ledger_id, entry_id) else None
 
     def bytes_of(self, ledger_ids: Iterable[int]) -> int:
-        """Return the bytes of the entries of these ledgers."""
         return sum([len(data) for ledger_id in ledger_ids for data in self.ledgers[ledger_id].values()])
 
 
@@ -88,12 +87,10 @@ class WriteCache:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of both halves."""
         return self._bytes_max - ENTRY_OVERHEAD_BYTES - self.room_bytes
 
     @property
     def entries(self) -> int:
-        """Entries of both halves."""
         return self.active.entries + (self.flushing.entries if self.flushing is not None else 0)
 
     @property

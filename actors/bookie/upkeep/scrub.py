@@ -16,7 +16,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from functools import partial
 from typing import Any
 
@@ -170,20 +170,9 @@ class Scrub:
         """
         loop, found = asyncio.get_running_loop(), self.statistics
         self._saved_at = loop.time()
-        record = ScrubRecord(
-            found.passes,
-            found.entries,
-            found.bytes,
-            found.damaged_entries,
-            found.incomplete_ledgers,
-            found.ledgers_marked,
-            found.ledgers_mended,
-            found.begun_ms,
-            found.ended_ms,
-            found.next_ledger,
-            tuple(self._marked),
-            tuple(self._unclosed),
-        )
+        lists = {"marked": tuple(self._marked), "unclosed": tuple(self._unclosed)}
+        kept: dict[str, Any] = {item.name: getattr(found, item.name, ()) for item in fields(ScrubRecord)}
+        record = ScrubRecord(**{**kept, **lists})
         directory = self._storage.directories[0].path
         try:
             await self._threads.begin(partial(scrub_record.save, self._storage.disk, directory, record))

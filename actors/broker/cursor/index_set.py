@@ -136,7 +136,6 @@ class IndexSet:
         return index + count
 
     def clear(self) -> None:
-        """Remove everything."""
         self._chunks.clear()
         self._count = self._runs = 0
 

@@ -95,7 +95,6 @@ class DelayedDelivery:
             self.index.forget_below(mark)
 
     def stop(self) -> None:
-        """Stop the timer and the task."""
         self._is_closed = True
         if self._timer is not None:
             self._timer.cancel()

@@ -84,7 +84,6 @@ class SubscriptionReadAhead:
                 self._start(READ_ENTRIES_MAX)
 
     def drop(self) -> None:
-        """Discard the entries that were read."""
         self._entries.clear()
         if self._bytes:
             self._discount(self._bytes)

@@ -64,7 +64,6 @@ def bundle_names(policies: NamespacePolicies) -> list[str]:
 
 
 def bundle_count(policies: NamespacePolicies) -> int:
-    """Return how many bundles a namespace has."""
     return len(boundaries(policies)) - 1
 
 

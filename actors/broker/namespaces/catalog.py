@@ -75,12 +75,10 @@ class Catalog:
 
     @staticmethod
     def topic_path(topic: TopicName) -> str:
-        """Return the path of a topic's record."""
         return _TOPICS[topic.domain](topic.tenant, topic.namespace_name, topic.local_name)
 
     @staticmethod
     def partitioned_path(topic: TopicName) -> str:
-        """Return the path of a partitioned topic's record."""
         return _PARTITIONED[topic.domain](topic.tenant, topic.namespace_name, topic.local_name)
 
     async def policies(self, topic: TopicName) -> NamespacePolicies:

@@ -117,7 +117,6 @@ class Subscription:
 
     @property
     def properties(self) -> Mapping[str, str]:
-        """Return the properties that the user attached."""
         stored = self.log.properties if self.log is not None else {}
         return {name: value for name, value in stored.items() if not name.startswith(OWN_PROPERTIES)}
 

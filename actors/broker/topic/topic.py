@@ -427,7 +427,6 @@ class BrokerTopic:
     # -- policies and trimming
 
     def apply_policies(self, policies: Policies) -> None:
-        """Apply new policies to the open topic."""
         self.policies = policies
         self.ledger.policies = policies
         self.activity.note()

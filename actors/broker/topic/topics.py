@@ -92,7 +92,6 @@ class Topics:
 
     @property
     def count(self) -> int:
-        """Return how many topics are loaded."""
         return len(self._loaded)
 
     @property

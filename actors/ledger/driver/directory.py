@@ -64,7 +64,6 @@ class BookieDirectory:
         self._listeners.append(listener)
 
     async def close(self) -> None:
-        """Stop watching."""
         await self._writable.stop()
         await self._readonly.stop()
         await self._racks.stop()

@@ -312,7 +312,6 @@ class LedgerWriter(MetadataRunner):
             self._on_progress()
 
     def on_add_answer(self, bookie_id: str, tag: AddRequest, answer: Answer | BookieError) -> None:
-        """Pass on the answer of a bookie to one entry."""
         entry_id, epoch, positions = tag
         if self._observers is not None:
             reply = reply_of(answer)

@@ -23,7 +23,6 @@ class BookieHealth:
         self._slow_at: dict[str, int] = {}
 
     def note_failure(self, bookie_id: str, now: int) -> None:
-        """Note that a request to the bookie failed or was not answered."""
         _remember(self._failed_at, bookie_id, now)
 
     def note_slow(self, bookie_id: str, now: int) -> None:

@@ -159,7 +159,6 @@ def part_names(namespace: str) -> frozenset[str]:
 
 
 def shared_parts(namespace: str) -> set[str]:
-    """Return the names of the parts that share a process."""
     return set() if find_shared_process(namespace) is None else described(namespace)
 
 

@@ -60,7 +60,6 @@ class ListenerGuard:
 
     @property
     def unfinished_bytes(self) -> int:
-        """The bytes of unfinished frames that are held now."""
         return self._budget.held_bytes
 
     @property

@@ -88,7 +88,6 @@ class LocalListener:
             )
 
     async def start_serving(self) -> None:
-        """Accept connections."""
         if self._server is not None:
             await self._server.start_serving()
 

@@ -51,7 +51,6 @@ def leave(part: str) -> None:
 
 
 def budget() -> int:
-    """Return the budget of this process in bytes."""
     others = OTHERS_BYTES if len(_bounds) > 1 else 0
     return PROCESS_BYTES + others + sum(map(budget_of, _bounds.values()))
 

@@ -65,7 +65,6 @@ class LoopWatchdog:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def start(self) -> None:
-        """Watch the running loop from now on."""
         self._loop = asyncio.get_running_loop()
         self._thread.start()
 
@@ -117,7 +116,6 @@ class LoopWatch:
         self._watched = 0  # the loop's thread
 
     def start(self) -> None:
-        """Watch the running loop from now on, if the system tells the processor time of its thread."""
         if (clock := thread_clock()) is None:
             return
         self._loop, self._watched = asyncio.get_running_loop(), threading.get_ident()

@@ -54,7 +54,6 @@ class PartDoor:
 
     @property
     def place(self) -> tuple[str, int]:
-        """The host and port."""
         found = urlsplit(self.address if "://" in self.address else f"//{self.address}")
         return found.hostname or "", found.port or 0
 
@@ -214,7 +213,6 @@ def _broker(connection: socket.socket) -> tuple[str, str]:
 
 
 def _gateway(connection: socket.socket) -> tuple[str, str]:
-    """Ask for the list of clusters."""
     return _http(connection, "GET /admin/v2/clusters HTTP/1.1", b"", "answers to administration")
 
 

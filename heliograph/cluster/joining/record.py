@@ -85,7 +85,6 @@ def load_record(home: ClusterHome) -> NodeRecord | None:
 
 
 def save_record(home: ClusterHome, record: NodeRecord) -> None:
-    """Remember the node, durably."""
     replace_private(home.directory / FILE, (json.dumps(asdict(record), indent=2) + "\n").encode())
 
 

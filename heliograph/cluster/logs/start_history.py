@@ -62,7 +62,6 @@ class StartHistory:
         return pause_ms(len(self.starts.times_ms)) / 1000
 
     def failed(self, failure: str) -> None:
-        """Record why the start failed."""
         self.starts = Starts(self.starts.times_ms, failure[:FAILURE_CHARACTERS_MAX])
         self._write()
 

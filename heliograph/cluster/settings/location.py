@@ -81,5 +81,4 @@ class ClusterLocation(BaseSettings):
 
     @property
     def home_directory(self) -> Path:
-        """The directory of the cluster's state on this machine."""
         return self.home or default_state_root() / self.namespace

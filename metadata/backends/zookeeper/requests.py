@@ -168,7 +168,6 @@ def read(kind: WatchKind, path: str, *, watched: bool) -> Any:
 
 
 def get(path: str, *, watched: bool) -> Any:
-    """Return a request for value and stat."""
     return GetData(path, _WATCHED if watched else None)
 
 

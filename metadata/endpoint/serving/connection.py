@@ -101,7 +101,6 @@ class EndpointConnection(FramedConnection, asyncio.Protocol):
         return self.is_admitted and self.caller is not None and self.caller.is_authenticated
 
     def facts(self) -> ConnectionFacts:
-        """Return the present state of the connection."""
         session = self.session
         return ConnectionFacts(
             self.peer,

@@ -175,7 +175,6 @@ class NodeReads:
         await self._session.store.sync(path)
 
     async def add_watch(self, path: str, mode: AddWatchMode) -> None:
-        """Set a persistent watch."""
         self._guard.caller.require_visible(path)
         check_path(path)
         await self._session.watches.add_standing(mode, path, self._session.store.watch)

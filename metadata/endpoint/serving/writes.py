@@ -113,7 +113,6 @@ class Writes:
         return path
 
     async def set(self, body: SetData) -> Stat:
-        """Replace a value."""
         await self._guard.require(body.path, Permission.WRITE)
         return await self._session.store.set(body.path, body.value, body.version)
 

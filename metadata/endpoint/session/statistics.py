@@ -27,7 +27,6 @@ class Statistics:
     errors: Counter[str] = field(default_factory=Counter)  # by code
 
     def answered_after(self, latency_ms: float) -> None:
-        """Count an answered request."""
         self.latency_ms_min = min(self.latency_ms_min, latency_ms) if self.answered else latency_ms
         self.latency_ms_max = max(self.latency_ms_max, latency_ms)
         self.latency_ms_sum += latency_ms

@@ -105,7 +105,6 @@ async def ask(connection: BookieConnection, request: BookieRequest) -> bytes:
 
 
 async def statistics(connection: BookieConnection) -> dict[str, Any]:
-    """Return the statistics of the bookie."""
     found: dict[str, Any] = msgpack.unpackb(await ask(connection, BookieRequest(BookieOp.STATISTICS, 0)))
     return found
 

@@ -34,7 +34,6 @@ class CoreRun:
 
     @property
     def per_second(self) -> float:
-        """Return the adds per second of one core."""
         return self.adds / self.seconds
 
 
@@ -45,7 +44,6 @@ class Memory:
         self.stored: list[dict[int, bytes | memoryview]] = [{} for _ in range(COPIES)]
 
     def forget(self) -> None:
-        """Forget all entries."""
         for entries in self.stored:
             entries.clear()
 

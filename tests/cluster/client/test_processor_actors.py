@@ -49,7 +49,6 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[heliograph.Loc
 
 @pytest.fixture(scope="module")
 def client(cluster: heliograph.LocalCluster) -> Iterator[heliograph.Client]:
-    """Return a client of the cluster."""
     with cluster.connect() as client:
         yield client
 

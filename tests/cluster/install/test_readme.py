@@ -32,7 +32,6 @@ class Terminal:
         return self._environment.run(["bash", "-c", script], self._folder, self.settings(self._folder))
 
     def runs(self, program: str) -> str:
-        """Run a Python program."""
         return self._environment.run(["python", "-c", program], self._folder, self.settings(self._folder))
 
     @staticmethod

@@ -270,7 +270,6 @@ def test_copies_in_this_rack_are_read_before_others(near: int, monkeypatch: pyte
 
 
 def tasks_of(source: TopicDatasource) -> list[pa.Table]:
-    """Return the blocks that the read tasks of a Dataset make."""
     return [block for task in source.get_read_tasks(3) for block in task()]
 
 

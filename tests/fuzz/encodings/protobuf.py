@@ -43,7 +43,6 @@ def tree_of(random: Random, descriptor: Any, pool: Pool, *, share: float = 0.5, 
 
 
 def of_message(message: Any) -> Tree:
-    """Return the tree of a protobuf message."""
     tree: Tree = []
     for field, value in message.ListFields():
         for item in value if field.is_repeated else [value]:

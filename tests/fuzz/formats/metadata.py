@@ -75,7 +75,6 @@ def properties_of(texts: Sequence[str]) -> dict[str, str]:
 
 
 def texts_in(properties: dict[str, str]) -> list[str]:
-    """Return the texts of such properties."""
     assert all(name[1:] == text for name, text in properties.items())
     return list(properties.values())
 

@@ -69,7 +69,6 @@ class Inode:
         self.dirty = {sector for sector in self.dirty if sector * SECTOR_BYTES < size}
 
     def sync(self) -> None:
-        """Make the content durable."""
         if self.dirty or len(self.content) != len(self.durable):
             self.durable[:] = self.content
             self.dirty.clear()

@@ -109,7 +109,6 @@ class BookieRun:
             self.host.kill()
 
     def checkpoint(self) -> None:
-        """Ask for a checkpoint."""
         self._ask(lambda: self.host.checkpointer.checkpoint())
 
     def collect(self) -> None:

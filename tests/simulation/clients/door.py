@@ -89,7 +89,6 @@ class Door:
         """Allow everything."""
 
     async def auto_partitions(self, name: TopicName, **options: object) -> int:
-        """Return that the topic has no partitions."""
         return 0
 
     async def resolve(self, name: TopicName, authoritative: bool) -> Any:

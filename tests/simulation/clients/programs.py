@@ -82,7 +82,6 @@ class PublishingProgram(Application):
         self._go_on()
 
     def flush(self) -> None:
-        """Flush the producer."""
         if not self._closing:
             with self.loop.running():
                 self.loop.create_task(self._flush(self.producer, self._waiting()))

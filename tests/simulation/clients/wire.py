@@ -36,7 +36,6 @@ class SocketEnd:
         self._held: list[bytes] = []  # that came while the socket was not read
 
     def open(self, protocol: asyncio.Protocol) -> None:
-        """Give the socket to its protocol."""
         self.protocol = protocol
         with self._loop.running():
             protocol.connection_made(cast(asyncio.Transport, self))

@@ -65,7 +65,6 @@ class Image:
                 self.lacs[record.ledger_id] = max(record.lac, self.lacs.get(record.ledger_id, -1))
 
     def append(self, records: Iterable[Record]) -> None:
-        """Append records to the journal."""
         for record in records:
             self.journal.append(record)
             if record.copy is not None:

@@ -104,7 +104,6 @@ class Nemesis:
 
     @property
     def bookies(self) -> list[SimulatedBookie]:
-        """Return all bookies."""
         return list(self.cluster.bookies.values())
 
     def bookies_up(self) -> list[SimulatedBookie]:

@@ -46,7 +46,6 @@ class Scene:
 
     @property
     def clients(self) -> list[Client]:
-        """Return all clients."""
         return [*self.producers, *self.consumers, *self.readers]
 
     def broker_for(self, random: Random, *, is_consumer: bool = False) -> TopicBroker:

@@ -37,7 +37,6 @@ def out_of(topic: str) -> str:
 
 
 def totals(client: heliograph.Client, name: str) -> ProcessorDeployment:
-    """Return the processor."""
     return heliograph.process(name, Totals, name=name, client=client, instances=INSTANCES, commit_every=0.05)
 
 

@@ -33,7 +33,6 @@ class EtcdReader:
         self._cache = cache
 
     async def answer(self, reads: Sequence[EtcdRead]) -> None:
-        """Answer or fail every read."""
         waiting = list(reads)
         tried_since = now()
         try:

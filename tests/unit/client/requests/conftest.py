@@ -12,7 +12,6 @@ import heliograph
 
 @pytest.fixture
 async def client(cluster: heliograph.LocalCluster) -> AsyncIterator[heliograph.AsyncClient]:
-    """Return an async client of the cluster."""
     async with await heliograph.connect_async(cluster.service_url) as client:
         yield client
 

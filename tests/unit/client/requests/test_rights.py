@@ -16,7 +16,6 @@ NAMESPACE = "public/default"
 
 @pytest.fixture(scope="module")
 def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[heliograph.LocalCluster]:
-    """Return a cluster in which ``both`` may produce and consume, and ``producer`` may only produce."""
     with heliograph.local(tmp_path_factory.mktemp("secured") / "home", secure=True) as running:
         with running.connect() as client:
             client.admin.create_topic("asked")
