@@ -79,6 +79,6 @@ class DigestSum:
         return self._sum.to_bytes(DIGEST_BYTES, "big")
 
 
-def is_among_nodes(path: str) -> bool:
+def is_copied_node(path: str) -> bool:
     """Return whether a node is among those that are copied one by one: it is neither kept apart nor left out."""
     return not any(path == apart or path.startswith(apart + "/") for apart in _APART)

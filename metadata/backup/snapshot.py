@@ -15,7 +15,7 @@ from heliograph.base.clock import wall_ms
 from heliograph.base.errors import ConflictError
 from heliograph.metadata import codec, paths
 from heliograph.metadata.backup.file import BackupSummary, BackupWriter, read_nodes
-from heliograph.metadata.backup.node import BackupNode, DigestSum, is_among_nodes
+from heliograph.metadata.backup.node import BackupNode, DigestSum, is_copied_node
 from heliograph.metadata.endpoint.session.acl_directory import SAME_TRANSACTION, NodeAcl
 from heliograph.metadata.errors import ConnectionLossError, NoNodeError
 from heliograph.metadata.model import ClusterRecord
@@ -183,7 +183,7 @@ async def _until_quiet(reader: _Reader, changes: _Changes) -> tuple[dict[str, Ba
                 await _value(reader.store, paths.RESTORED),
                 await last_ledger_id(reader.store),
             )
-        wanted = sorted(filter(is_among_nodes, changed))
+        wanted = sorted(filter(is_copied_node, changed))
         for start in range(0, len(wanted), READS_AT_ONCE):
             group = wanted[start : start + READS_AT_ONCE]
             for path, found in zip(group, await asyncio.gather(*map(reader.node, group)), strict=True):
@@ -233,7 +233,7 @@ async def _walk(reader: _Reader) -> AsyncIterator[BackupNode]:
         except NoNodeError:
             continue
         prefix = "" if parent == ROOT else parent
-        wanted = [path for path in (f"{prefix}/{name}" for name in names) if is_among_nodes(path)]
+        wanted = [path for path in (f"{prefix}/{name}" for name in names) if is_copied_node(path)]
         for start in range(0, len(wanted), READS_AT_ONCE):
             for found in await asyncio.gather(*map(reader.node, wanted[start : start + READS_AT_ONCE])):
                 if found is not None:

@@ -52,7 +52,7 @@ class ProgressBoard:
         self._reported = record
 
     async def workers(self) -> int:
-        """The number of workers, at least 1."""
+        """Return the number of workers, at least 1."""
         return max(1, len(await self._names()))
 
     async def others(self) -> list[RepairProgress]:

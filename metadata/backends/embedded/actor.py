@@ -118,7 +118,7 @@ class MetadataActor:
                 await server.start()
                 self._server = server
                 self._stopped = False
-                self._tasks.append(asyncio.get_running_loop().create_task(_end_when_failed(server, self._end)))
+                self._tasks.append(asyncio.get_running_loop().create_task(_end_on_failure(server, self._end)))
             return self._server
 
     async def _start_until_served(self) -> None:
@@ -131,6 +131,6 @@ class MetadataActor:
                 await asyncio.sleep(START_PAUSE_SECONDS)
 
 
-async def _end_when_failed(server: EmbeddedServer, end: Callable[[], None]) -> None:
+async def _end_on_failure(server: EmbeddedServer, end: Callable[[], None]) -> None:
     await server.failed.wait()
     end()

@@ -93,7 +93,7 @@ class EtcdSession(ReconnectingSession):
             raise
         clock = session.clock
         session._lease_keeper = LeaseKeeper(
-            address, session._reconnector.number, session.id, clock.timeout, clock.confirm, session._on_over_in_thread
+            address, session._reconnector.number, session.id, clock.timeout, clock.confirm, session._on_lease_over
         )
         session._start_tasks(session._reconnector.run(), session._tick_forever(), session._probe_forever())
         return session
@@ -305,5 +305,5 @@ class EtcdSession(ReconnectingSession):
                 self.give_up(self._connection, ConnectionLossError("etcd does not renew the lease"))
             await asyncio.sleep(tick)
 
-    def _on_over_in_thread(self) -> None:
+    def _on_lease_over(self) -> None:
         tell_loop(self._loop, self.lose)

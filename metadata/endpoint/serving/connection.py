@@ -313,7 +313,7 @@ class EndpointConnection(FramedConnection, asyncio.Protocol):
         self._put(replies.reply(request.xid, session.zxid, ErrorCode.OK))
 
     def _tell(self, event: WatchEvent) -> None:
-        if self._operations.guard.may_hear_of(event.path):
+        if self._operations.guard.may_watch(event.path):
             self._host.statistics.events += 1
             self._put(replies.event(event))
 

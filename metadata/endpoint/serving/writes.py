@@ -60,10 +60,10 @@ class Guard:
         if not self.caller.passes(acl, wanted):
             raise WireError(f"the client has no permission {wanted.name} on {path}", ErrorCode.NO_AUTH)
 
-    def may_hear_of(self, path: str) -> bool:
+    def may_watch(self, path: str) -> bool:
         """Return whether the client may get events of a node. Only known ACLs are consulted, not the store."""
         stored = self.directory.find(path)
-        return self.caller.may_hear_of(path, None if stored is None else stored.acl)
+        return self.caller.may_watch(path, None if stored is None else stored.acl)
 
 
 class Writes:

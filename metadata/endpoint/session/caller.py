@@ -82,7 +82,7 @@ class EndpointCaller:
         """Return whether an ACL gives the client any permission of ``wanted``."""
         return self.is_superuser or allows(acl, wanted, self.identities)
 
-    def may_hear_of(self, path: str, acl: Acl | None) -> bool:
+    def may_watch(self, path: str, acl: Acl | None) -> bool:
         """Return whether the client may get events of a node with this ACL; None: the open one."""
         return self.may_see(path) and (acl is None or self.passes(acl, Permission.READ))
 

@@ -221,7 +221,7 @@ class Service:
         self._reads += 1
         # The requests that wait behind the first of a connection would be the next ones that miss.
         waiting = [(connection, frame) for connection in missing for frame in connection.unhandled]
-        paths = [path for connection, frame in waiting for path in self._needs_of(connection, frame)]
+        paths = [path for connection, frame in waiting for path in self._nodes_needed(connection, frame)]
         reading = asyncio.get_running_loop().run_in_executor(self._readers, self._storage.warm, paths)
         reading.add_done_callback(lambda reading: self._after_read(missing, reading))
 
@@ -239,7 +239,7 @@ class Service:
             self._proceed(connection)
         self._read()
 
-    def _needs_of(self, connection: EmbeddedConnection, frame: list[Any]) -> list[str]:
+    def _nodes_needed(self, connection: EmbeddedConnection, frame: list[Any]) -> list[str]:
         """Return the paths of the nodes that a request reads first; empty if it cannot be handled."""
         _, op, *arguments = frame
         if op not in NEEDS and op not in _ENDS:
@@ -247,7 +247,7 @@ class Service:
         try:
             check_arguments(arguments, self._handlers[op][0])
             if op in _ENDS:
-                return self._needs_of_end(arguments[0] if arguments else connection.session_id)
+                return self._nodes_of_session(arguments[0] if arguments else connection.session_id)
             paths = NEEDS[op](arguments)
             for path in paths:
                 check_path(path)
@@ -255,7 +255,7 @@ class Service:
             return []
         return paths
 
-    def _needs_of_end(self, session_id: int) -> list[str]:
+    def _nodes_of_session(self, session_id: int) -> list[str]:
         """Return the paths of the nodes that the end of a session deletes or changes. There may be many."""
         try:
             found = self.nodes.ephemerals(session_id) if session_id in self.tree.sessions else []
@@ -318,7 +318,7 @@ class Service:
         except NotInMemory:
             self.disk_waits += 1
             self._expiring.add(session_id)
-            paths = self._needs_of_end(session_id)
+            paths = self._nodes_of_session(session_id)
             reading = asyncio.get_running_loop().run_in_executor(self._readers, self._storage.warm, paths)
             reading.add_done_callback(lambda reading: self._expire_after_read(session_id, reading))
         except (RecordError, ResourceError) as error:  # its ephemerals cannot be deleted: the store is not served

@@ -26,7 +26,7 @@ from heliograph.metadata.backends.etcd.transactions.plan import (
     PlannedResult,
     Result,
     TransactionPlan,
-    looks_at,
+    visit_needed,
 )
 from heliograph.metadata.backends.etcd.transactions.transaction import EtcdTransaction, ObservedSession
 from heliograph.metadata.backends.etcd.wire.failures import CompactedError
@@ -136,7 +136,7 @@ class EtcdWriter:
         nodes: dict[str, None] = {}
         families: dict[str, None] = {}
         for write in writes:
-            looks_at(write.operations, lambda path: nodes.setdefault(path), lambda path: families.setdefault(path))
+            visit_needed(write.operations, lambda path: nodes.setdefault(path), lambda path: families.setdefault(path))
         unknown = [(False, path) for path in nodes if path not in self._cache.nodes]
         unknown += [(True, path) for path in families if path not in self._cache.families]
         for first in range(0, len(unknown), OPERATIONS_MAX):
@@ -203,7 +203,7 @@ class EtcdWriter:
             ConnectionLossError: whether it happened is unknown.
             HeliographError: it did not happen.
         """
-        if not batch.transaction.is_write and self._rests_on_one_look(batch.plan):
+        if not batch.transaction.is_write and self._is_all_fresh(batch.plan):
             return _Done(batch, 0, Snapshot())
         session = self._session
         while True:
@@ -237,7 +237,7 @@ class EtcdWriter:
             self._see(snapshot)
             return None
 
-    def _rests_on_one_look(self, plan: TransactionPlan) -> bool:
+    def _is_all_fresh(self, plan: TransactionPlan) -> bool:
         looked = {(False, path) for path in plan.looked_nodes} | {(True, path) for path in plan.looked_families}
         return looked <= self._fresh
 

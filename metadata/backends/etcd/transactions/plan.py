@@ -325,10 +325,10 @@ class TransactionPlan:
         self._layer.events.append(WatchEvent(kind, path))
 
 
-def looks_at(
+def visit_needed(
     operations: Sequence[Operation], add_node: Callable[[str], None], add_family: Callable[[str], None]
 ) -> None:
-    """Return the nodes and families that the plan of some operations will need, as far as their paths tell."""
+    """Pass on the nodes and families that the plan of some operations will need, as far as their paths tell."""
     for operation in operations:
         path = operation.path
         is_named_later = isinstance(operation, Create) and operation.sequence

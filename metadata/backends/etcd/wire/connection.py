@@ -16,7 +16,7 @@ import grpc
 
 from heliograph.base.errors import InvalidConfigError
 from heliograph.metadata.backends.etcd.wire.address import EtcdAddress, Tls
-from heliograph.metadata.backends.etcd.wire.failures import StaleTokenError, is_without_users, translated
+from heliograph.metadata.backends.etcd.wire.failures import StaleTokenError, has_no_users, translated
 from heliograph.metadata.backends.etcd.wire.limits import CALL_SECONDS_MAX, RECEIVE_BYTES_MAX
 from heliograph.metadata.backends.etcd.wire.modules import etcd_api
 from heliograph.metadata.errors import ConnectionLossError
@@ -71,7 +71,7 @@ class EtcdConnection:
             answer = await self._answer(self._authenticate, request, seconds, (_HAS_LEADER,))
             self._token = answer.token
         except grpc.RpcError as error:
-            if not is_without_users(error):
+            if not has_no_users(error):
                 raise translated(error, self.endpoint) from error
 
     async def transact(self, request: Any, seconds: float = CALL_SECONDS_MAX) -> Any:

@@ -58,7 +58,7 @@ def translated(error: grpc.RpcError, endpoint: str) -> HeliographError:
     return MetadataProtocolError(said)
 
 
-def is_without_users(error: grpc.RpcError) -> bool:
+def has_no_users(error: grpc.RpcError) -> bool:
     """Return whether etcd says that its authentication is off."""
     return "authentication is not enabled" in _code_and_details(error)[1]
 
