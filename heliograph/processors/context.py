@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from heliograph.base.clock import Duration, Moment, moment_ms, seconds_of
 from heliograph.base.errors import BadRequestError, QuotaExceededError
+from heliograph.client.aio.producer.arguments import check_head_size, checked_head, checked_text
 from heliograph.client.schemas.choice import schema_of
 from heliograph.client.schemas.records import JsonSchema
 from heliograph.processors.options import SEND_BYTES_MAX
 from heliograph.processors.records import ProcessorOutput
 from heliograph.protocol.topic_name import TopicName
+from heliograph.tasks.records import KEY_BYTES_MAX
 
 if TYPE_CHECKING:
     from heliograph.client.schemas.schema import Schema
@@ -95,7 +97,9 @@ class Context:
                 JSON; None is a null value. A topic with a schema among ``outputs`` takes what that schema takes.
 
         Raises:
-            BadRequestError: The value has no form, the topic is an input or not among the declared outputs.
+            BadRequestError: The value has no form, the topic is an input or not among the declared outputs, or key or
+                properties are no text.
+            MessageTooLargeError: Key and properties have more than 7 KiB.
             QuotaExceededError: This message sends more than 1 MiB.
         """
         name = str(TopicName.parse(topic))
@@ -103,6 +107,8 @@ class Context:
         time_ms = None if event_time_ms is None else moment_ms(event_time_ms, "event_time_ms")
         schema = self._outputs.get(name)
         payload = None if value is None else schema.encode(value) if schema is not None else encoded(value)
+        # Once committed it has to be published, so what no topic takes is refused here.
+        check_head_size(checked_head(0, None if key is None else checked_text(key), properties, time_ms))
         output = ProcessorOutput(name, payload, key, properties, time_ms)
         self._bytes += output.size
         if self._bytes > SEND_BYTES_MAX:
@@ -135,6 +141,10 @@ class Context:
         if self.cell is None:
             if self.key is None:
                 raise BadRequestError("the message has no key, so it has no state and no timers", field="key")
+            if (size := len(self.key.encode())) > KEY_BYTES_MAX:
+                raise QuotaExceededError(
+                    f"a key of {size} bytes has no state", field="key", limit=f"{KEY_BYTES_MAX} bytes"
+                )
             self.cell = self._cell_of()
         if is_state and not self.cell.has_state:
             raise BadRequestError("the processor declares no state: state = dict, for example", field="state")

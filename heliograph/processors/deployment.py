@@ -210,6 +210,10 @@ def process(
         InvalidConfigError, InvalidTopicNameError: An option is unknown or out of range.
         BadRequestError: ``kind`` is no processor, its handlers do not fit together, or an output is an input.
     """
+    if not isinstance(topics, str | list | tuple):
+        raise BadRequestError(f"the inputs are {topics!r:.80}, no topic and no list of topics", field="inputs")
+    if isinstance(outputs, str):
+        raise BadRequestError(f"the outputs are the text {outputs!r:.80}: give a list", field="outputs")
     inputs = tuple(str(TopicName.parse(each)) for each in ([topics] if isinstance(topics, str) else topics))
     read = _by_topic(schema) if isinstance(schema, Mapping) else dict.fromkeys(inputs, schema_of(schema))
     written = (

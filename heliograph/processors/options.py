@@ -55,7 +55,7 @@ class ProcessorOptions:
     keys_max: int = KEYS_MAX
 
     def __post_init__(self) -> None:
-        if not _NAME.fullmatch(self.name):
+        if not isinstance(self.name, str) or not _NAME.fullmatch(self.name):
             raise InvalidConfigError(
                 f"name is {self.name!r}", field="name", limit="1 to 100 letters, digits, points, dashes and underscores"
             )
@@ -83,7 +83,7 @@ class ProcessorOptions:
             )
         if self.start not in ("earliest", "latest"):
             raise InvalidConfigError(f"start is {self.start!r}", field="start", limit="earliest or latest")
-        first, longest = self.backoff
+        first, longest = self.backoff if isinstance(self.backoff, tuple | list) and len(self.backoff) == 2 else (-1, -1)
         if not 0 < first <= longest <= COMMIT_SECONDS_MAX:
             raise InvalidConfigError(
                 f"backoff is {self.backoff!r}", field="backoff", limit="the first and the longest pause"

@@ -21,7 +21,7 @@ from heliograph.processors.outputs import Outputs
 from heliograph.processors.records import ProcessorOutput, StateKey
 from heliograph.protocol.message_id import MessageId
 from heliograph.protocol.topic_name import TopicName
-from heliograph.tasks.records import letter_properties
+from heliograph.tasks.records import KEY_BYTES_MAX, letter_properties
 
 if TYPE_CHECKING:
     from heliograph.client.aio.client import AsyncClient
@@ -342,9 +342,10 @@ class PartitionOwner:
         self._log.warning("attempt %d at %s failed: %s", attempts, what, text)
         if attempts > self._options.retries:
             shown = "".join(traceback.format_exception(failure))
-            properties = letter_properties(letter.key, letter.properties or {}, text, shown)
+            key = letter.key if len((letter.key or "").encode()) <= KEY_BYTES_MAX else None
+            properties = letter_properties(key, letter.properties or {}, text, shown)
             target = self._options.topic("letters")
-            self.state.send([ProcessorOutput(target, letter.payload, letter.key, properties, letter.event_time_ms)])
+            self.state.send([ProcessorOutput(target, letter.payload, key, properties, letter.event_time_ms)])
             self.figures.letters += 1
             self._attempts = None, 0
             return True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import isfinite
 
 from heliograph.base.clock import Duration, seconds_of
 from heliograph.base.errors import InvalidConfigError
@@ -32,9 +33,13 @@ class Window:
     """
 
     def __init__(self, size: Duration, *, every: Duration | None = None, late: Duration = 0) -> None:
-        self.size_ms = round(1000 * seconds_of(size, "size"))
-        self.every_ms = self.size_ms if every is None else round(1000 * seconds_of(every, "every"))
-        self.late_ms = round(1000 * seconds_of(late, "late"))
+        lengths = (
+            seconds_of(size, "size"),
+            seconds_of(size if every is None else every, "every"),
+            seconds_of(late, "late"),
+        )
+        # Lengths without end are out of range.
+        self.size_ms, self.every_ms, self.late_ms = (round(1000 * each) if isfinite(each) else -1 for each in lengths)
         if not 0 < self.every_ms <= self.size_ms or self.late_ms < 0:
             raise InvalidConfigError("the window is out of range", field="window", limit="0 < every <= size, 0 <= late")
         if self.size_ms > WINDOWS_OF_A_MESSAGE_MAX * self.every_ms:

@@ -24,6 +24,7 @@ ID, NAME, ENCODING, PARENT = "heliograph.job", "heliograph.task", "heliograph.en
 PRIORITY = "heliograph.priority"  # if it is not 0
 NAMED = "heliograph.named"  # the id was chosen by the caller, and may be submitted again
 REASON, TRACEBACK, ATTEMPTS = "heliograph.reason", "heliograph.traceback", "heliograph.attempts"
+KEY_BYTES_MAX = 4 << 10  # of a job, and of a key with a state: letters and records have more in front of them
 _PAIR_BYTES = 16  # of a property, besides its name and its value
 
 

@@ -15,6 +15,7 @@ from heliograph.base.clock import Duration, wall_ms
 from heliograph.base.completion import end_task
 from heliograph.base.errors import (
     AlreadyClosedError,
+    BadRequestError,
     ConflictError,
     HeliographError,
     NotFoundError,
@@ -22,13 +23,14 @@ from heliograph.base.errors import (
     TopicNotFoundError,
 )
 from heliograph.client.aio.handle import AsyncHandle
+from heliograph.client.aio.producer.arguments import checked_text
 from heliograph.client.aio.table_view import AsyncTableView
 from heliograph.client.options import TableViewOptions
 from heliograph.client.schemas.schema import Schema
 from heliograph.protocol.message_id import MessageId
 from heliograph.protocol.topic_name import TopicName
 from heliograph.tasks.options import EXPIRY, SUBSCRIPTION, JobRate, TaskOptions
-from heliograph.tasks.records import NAME, NAMED, RESULT_BYTES_INLINE, JobRecord, JobState
+from heliograph.tasks.records import KEY_BYTES_MAX, NAME, NAMED, RESULT_BYTES_INLINE, JobRecord, JobState
 
 if TYPE_CHECKING:
     from heliograph.client.aio.client import AsyncClient
@@ -128,6 +130,8 @@ class QueueSession(AsyncHandle):
         self, payload: bytes, properties: Mapping[str, str], *, key: str | None, delay: Duration, priority: int
     ) -> MessageId:
         """Publish a job; it is durable when this returns. Errors are those of ``AsyncProducer.send``."""
+        if key is not None and len(checked_text(key).encode()) > KEY_BYTES_MAX:
+            raise BadRequestError("the key of a job is too long", field="key", limit=f"{KEY_BYTES_MAX} bytes")
         await self.open()
         delay_or_none = delay or None
         return await self._queue[priority].send(payload, key=key, properties=properties, deliver_after=delay_or_none)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -65,6 +66,30 @@ async def test_whatever_a_handler_raises_becomes_a_letter(
     letter = (await read(client, f"{name}-letters", 1))[0]
     assert letter.data == b"3"
     assert letter.properties[REASON].startswith(type(failure).__name__)
+
+
+@pytest.mark.parametrize("key", ["k" * 7_100, "k" * 4_096])
+async def test_a_long_key_stops_nothing(
+    client: heliograph.Client, name: str, made: Made, begin: Begin, key: str
+) -> None:
+    """What is committed has to be published: a record or a letter that no topic takes would hold the partition."""
+
+    class Long(heliograph.Processor):
+        state = dict
+
+        async def on_message(self, message: Any, context: Any) -> None:
+            if message.data == b"send":
+                context.send(f"{name}-out", b"", key="k" * 7_200)
+            context.state["seen"] = True
+            context.send(f"{name}-out", message.data)
+
+    await send(client, name, (key, "first"), ("a", "send"), ("b", "last"))
+    begin(made(Long, retries=0))
+    is_long = len(key) > 4_096
+    assert [text for _, text in texts(await read(client, f"{name}-out", 2 - is_long))][-1] == "last"
+    letters = await read(client, f"{name}-letters", 1 + is_long)
+    assert [(letter.key, letter.data) for letter in letters] == [(None, b"first")] * is_long + [("a", b"send")]
+    assert letters[-1].properties[REASON].startswith("MessageTooLargeError: the key and properties")
 
 
 async def test_a_batch_that_fails_is_handled_one_by_one(
@@ -367,3 +392,14 @@ def test_outputs_that_are_inputs_and_unknown_options_are_refused() -> None:
         heliograph.process("in", copy, name="sum", outputs=["in"])
     with pytest.raises(InvalidConfigError, match="unknown option 'retires'"):
         heliograph.process("in", copy, name="sum", retires=3)
+    wrong: list[tuple[Callable[[], object], str]] = [
+        (lambda: heliograph.process("in", copy, name=5), "name"),  # type: ignore[arg-type]
+        (lambda: heliograph.process(5, copy, name="sum"), "inputs"),  # type: ignore[call-overload]
+        (lambda: heliograph.process("in", copy, name="sum", outputs="out"), "outputs"),
+        (lambda: heliograph.process("in", copy, name="sum", backoff=3), "backoff"),
+        (lambda: heliograph.Window(60, late=float("inf")), "window"),
+    ]
+    for call, field in wrong:
+        with pytest.raises(BadRequestError) as refused:
+            call()
+        assert refused.value.field == field
