@@ -10,10 +10,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from heliograph.base.errors import InvalidConfigError
-from heliograph.base.guard.frame_budget import BUDGET_LEAST
-from heliograph.base.guard.listener import ListenerLimits
-from heliograph.base.settings import check_limits, setting
+from heliograph.base.settings import setting
+from heliograph.metadata.backends.embedded.limits import ServerLimits
 
 STORE_TIMEOUT_FACTOR = 2
 
@@ -48,23 +46,13 @@ assert WRITES_IN_FLIGHT_MAX <= REQUESTS_QUEUED_MAX // 2, "reading resumes while 
 
 
 @dataclass(frozen=True, slots=True)
-class EndpointLimits:
+class EndpointLimits(ServerLimits):
     """The limits that may differ between endpoints. A client's session timeout is limited to this range."""
 
-    session_timeout_ms_min: int = setting(1_000, "shortest session timeout that a client is given", least=1)
     session_timeout_ms_max: int = setting(60_000, "longest session timeout that a client is given", least=1)
     connections_max: int = setting(1_000, "open connections; further ones are closed at once", least=1)
     connections_per_address_max: int = setting(
         500, "the same of one address; an IPv6 address counts by its /64", least=1
-    )
-    unfinished_bytes_max: int = setting(
-        128 << 20,
-        "bytes of frames that are not complete, of all connections; one address may have half of it. Above it sockets "
-        "are not read, and connections whose frames do not go on are closed",
-        least=BUDGET_LEAST,
-    )
-    unfinished_ms_max: int = setting(
-        30_000, "time in which a frame has to arrive, and one second more for each 16 KiB of it", least=1
     )
     handshake_ms_max: int = setting(
         HANDSHAKE_MS_MAX,
@@ -80,19 +68,6 @@ class EndpointLimits:
     containers_per_minute_max: int = setting(
         CONTAINERS_PER_MINUTE_MAX, "containers and nodes with a time to live that are deleted in a minute", least=1
     )
-
-    def __post_init__(self) -> None:
-        check_limits(self)
-        if self.session_timeout_ms_min > self.session_timeout_ms_max:
-            raise InvalidConfigError(
-                "the shortest session timeout is above the longest", field="session_timeout_ms_min"
-            )
-
-    @property
-    def listener(self) -> ListenerLimits:
-        return ListenerLimits(
-            self.connections_max, self.connections_per_address_max, self.unfinished_bytes_max, self.unfinished_ms_max
-        )
 
     def negotiated(self, asked_ms: int) -> int:
         """Return the session timeout for a client that asks for ``asked_ms``."""

@@ -29,7 +29,7 @@ RESET_WATCHES_MAX = 1_000  # in one request
 
 @dataclass(frozen=True, slots=True)
 class ServerLimits:
-    """The limits that may differ between servers."""
+    """The limits that may differ between servers; those of an endpoint have further ones."""
 
     session_timeout_ms_min: int = setting(1_000, "shortest session timeout that a client is given", least=1)
     session_timeout_ms_max: int = setting(120_000, "longest session timeout that a client is given", least=1)
