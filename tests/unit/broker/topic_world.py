@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 from typing_extensions import override
@@ -96,6 +97,15 @@ async def publish(ledger: ManagedLedger, *keys: str, times: list[int] | None = N
             metadata.deliver_at_time = due_ms
         outcomes.publish_bytes(ledger, encode_single(metadata, full_head(len(value), key, None, None), value))
         await turns(lambda: not ledger.pending)
+
+
+async def rolled(world: World, store: MemoryStore, keys: str, times: list[int] | None = None) -> BrokerTopic:
+    """Return a topic with a message for each key, in ledgers of three. All but the last may be trimmed."""
+    world.policies = replace(world.policies, ledger_entries_max=3, retention_seconds=0)
+    topic = await topic_on(world, store)
+    await publish(topic.ledger, *keys, times=times)
+    await turns(lambda: sum(not info.closed_ms for info in topic.ledger.record.ledgers) == 1)
+    return topic
 
 
 def let_pass(topic: BrokerTopic, seconds: int) -> None:

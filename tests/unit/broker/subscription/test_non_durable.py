@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from dataclasses import replace
-
-import pytest
 
 from heliograph.actors.broker.subscription.type import SubscriptionType
 from heliograph.actors.broker.topic.stats import internal_stats
@@ -18,12 +15,6 @@ from tests.unit.broker.topic_world import listen, publish, topic_on
 from tests.unit.broker.world import World, turns
 
 ORDERS = TopicName.parse("orders")
-
-
-@pytest.fixture
-async def lone() -> AsyncIterator[LoneBroker]:
-    async with LoneBroker("orders") as broker:
-        yield broker
 
 
 async def test_a_reader_that_is_refused_leaves_nothing_behind(lone: LoneBroker) -> None:

@@ -33,7 +33,7 @@ from heliograph.metadata.store import Operation
 from heliograph.protocol.topic_name import TopicName
 from tests.unit.broker.clients import LoneBroker
 from tests.unit.broker.producers.test_access import Channel
-from tests.unit.broker.topic_world import finish, let_pass, publish, topic_on
+from tests.unit.broker.topic_world import finish, let_pass, publish, rolled, topic_on
 from tests.unit.broker.world import Outcomes, World, turns
 
 
@@ -61,10 +61,7 @@ async def test_nothing_is_trimmed_while_a_topic_is_being_closed(world: World, st
 
 
 async def test_a_cursor_that_comes_while_a_trim_waits_keeps_its_ledgers(world: World, store: MemoryStore) -> None:
-    world.policies = replace(world.policies, ledger_entries_max=3, retention_seconds=0)
-    topic = await topic_on(world, store)
-    await publish(topic.ledger, *"abcdefg")
-    await turns(lambda: sum(not info.closed_ms for info in topic.ledger.record.ledgers) == 1)
+    topic = await rolled(world, store, "abcdefg")
     async with topic.ledger._record_lock:
         trimming = asyncio.create_task(topic.trim())
         await asyncio.sleep(0)

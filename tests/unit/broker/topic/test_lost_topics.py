@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 
 import pytest
 
@@ -23,7 +22,7 @@ from heliograph.protocol.topic_name import TopicName
 from tests.unit.broker.clients import LoneBroker
 from tests.unit.broker.topic.test_cancellations import Gate
 from tests.unit.broker.topic.test_feature_seams import OneTopic
-from tests.unit.broker.topic_world import listen, publish, topic_on
+from tests.unit.broker.topic_world import listen, publish, rolled
 from tests.unit.broker.world import Outcomes, World, turns
 
 GONE = ServiceNotReadyError("the bundle went to another broker")
@@ -95,10 +94,7 @@ async def test_an_index_by_time_is_found_while_the_head_of_the_topic_is_trimmed(
     world: World, store: MemoryStore
 ) -> None:
     """A search for an old time reads at the head, which trimming removes."""
-    world.policies = replace(world.policies, ledger_entries_max=3, retention_seconds=0)
-    topic = await topic_on(world, store)
-    await publish(topic.ledger, *"abcdefghi", times=[*range(1, 10)])
-    await turns(lambda: sum(not info.closed_ms for info in topic.ledger.record.ledgers) == 1)
+    topic = await rolled(world, store, "abcdefghi", times=[*range(1, 10)])
     assert isinstance(topic.reader, TopicReader)
     topic.reader._cache = TailCache(1)
     reading = Gate(world.ledgers.open)
@@ -111,10 +107,7 @@ async def test_an_index_by_time_is_found_while_the_head_of_the_topic_is_trimmed(
 
 
 async def test_messages_that_are_trimmed_while_they_are_shown_are_left_out(world: World, store: MemoryStore) -> None:
-    world.policies = replace(world.policies, ledger_entries_max=3, retention_seconds=0)
-    topic = await topic_on(world, store)
-    await publish(topic.ledger, *"abcdefghi")
-    await turns(lambda: sum(not info.closed_ms for info in topic.ledger.record.ledgers) == 1)
+    topic = await rolled(world, store, "abcdefghi")
     await topic.subscribe("reader", start=0, is_durable=False)
     admin = OwnedCursors(OneTopic(topic)).methods  # type: ignore[arg-type]
     reads = topic.reader.entry
@@ -132,10 +125,7 @@ async def test_messages_that_are_trimmed_while_they_are_shown_are_left_out(world
 
 
 async def test_an_entry_that_is_trimmed_while_it_is_shown_is_shown(world: World, store: MemoryStore) -> None:
-    world.policies = replace(world.policies, ledger_entries_max=3, retention_seconds=0)
-    topic = await topic_on(world, store)
-    await publish(topic.ledger, *"abcd")
-    await turns(lambda: sum(not info.closed_ms for info in topic.ledger.record.ledgers) == 1)
+    topic = await rolled(world, store, "abcd")
     await topic.subscribe("reader", start=0, is_durable=False)
     reads, first = topic.reader.entry, topic.ledger.chain.position_at(0)
 
@@ -154,10 +144,7 @@ async def test_an_entry_that_is_trimmed_while_it_is_shown_is_shown(world: World,
 async def test_an_entry_that_is_trimmed_while_its_ledger_is_looked_up_can_be_asked_for_again(
     world: World, store: MemoryStore
 ) -> None:
-    world.policies = replace(world.policies, ledger_entries_max=3, retention_seconds=0)
-    topic = await topic_on(world, store)
-    await publish(topic.ledger, *"abcd")
-    await turns(lambda: sum(not info.closed_ms for info in topic.ledger.record.ledgers) == 1)
+    topic = await rolled(world, store, "abcd")
     chain = topic.ledger.chain
 
     async def trim_instead(index: int) -> None:
@@ -173,10 +160,7 @@ async def test_a_read_ahead_that_waits_for_its_room_while_its_entries_are_trimme
     world: World, store: MemoryStore
 ) -> None:
     """The subscription hears of its end, and goes on with what is kept."""
-    world.policies = replace(world.policies, ledger_entries_max=3, retention_seconds=0)
-    topic = await topic_on(world, store)
-    await publish(topic.ledger, *"abcd")
-    await turns(lambda: sum(not info.closed_ms for info in topic.ledger.record.ledgers) == 1)
+    topic = await rolled(world, store, "abcd")
     budget = topic.reader.budget
     room = Gate(budget.begin_read)
     budget.begin_read = room  # type: ignore[method-assign,assignment]
@@ -195,10 +179,7 @@ async def test_a_read_ahead_that_waits_for_its_room_while_its_entries_are_trimme
 async def test_what_a_subscription_needs_is_kept_from_the_moment_it_is_being_made(
     world: World, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world.policies = replace(world.policies, ledger_entries_max=3, retention_seconds=0)
-    topic = await topic_on(world, store)
-    await publish(topic.ledger, *"abcd")
-    await turns(lambda: sum(not info.closed_ms for info in topic.ledger.record.ledgers) == 1)
+    topic = await rolled(world, store, "abcd")
     gate = Gate(create_cursor)
     monkeypatch.setattr("heliograph.actors.broker.topic.topic.create_cursor", gate)
     making = asyncio.create_task(topic.subscribe("billing", start=0))
@@ -214,10 +195,7 @@ async def test_what_a_subscription_needs_is_kept_from_the_moment_it_is_being_mad
 async def test_what_a_subscription_needs_is_kept_if_it_is_made_while_trimming_reads_the_chain(
     world: World, store: MemoryStore
 ) -> None:
-    world.policies = replace(world.policies, ledger_entries_max=3, retention_seconds=0)
-    topic = await topic_on(world, store)
-    await publish(topic.ledger, *"abcd")
-    await turns(lambda: sum(not info.closed_ms for info in topic.ledger.record.ledgers) == 1)
+    topic = await rolled(world, store, "abcd")
     reading = Gate(topic.ledger._owned.head)
     topic.ledger._owned.head = reading  # type: ignore[method-assign,assignment]
     trimming = asyncio.create_task(topic.trim())

@@ -3,7 +3,7 @@ sets."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -20,12 +20,6 @@ from tests.unit.broker.world import turns
 NAME = TopicName.parse("orders")
 SHARED = pb.CommandSubscribe.SHARED
 MESSAGES = 2  # of an entry
-
-
-@pytest.fixture
-async def lone() -> AsyncIterator[LoneBroker]:
-    async with LoneBroker(str(NAME)) as running:
-        yield running
 
 
 async def with_policies(lone: LoneBroker, values: Mapping[str, Any]) -> BrokerTopic:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import time
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -47,12 +46,6 @@ OF_CONSUMER: dict[str, type] = {
     "clientVersion": TEXT, "metadata": TEXTS, "lastConsumedFlowTimestamp": COUNT, "lastConsumedTimestamp": COUNT,
     "lastAckedTimestamp": COUNT,
 }  # fmt: skip
-
-
-@pytest.fixture
-async def lone() -> AsyncIterator[LoneBroker]:
-    async with LoneBroker(str(NAME)) as running:
-        yield running
 
 
 async def connected(lone: LoneBroker, entries: int) -> Client:
