@@ -70,6 +70,7 @@ class Door:
             producer_prefix=broker.name,
             producers_of_roles=ShareCounter(),
             partitions=LastKnown(),
+            openings_waiting=0,
         )
 
     def connection(self) -> PulsarConnection:
@@ -100,6 +101,9 @@ class Door:
         return SimpleNamespace(
             broker_id=owner.name, service_url=url, service_url_tls="", is_us=owner is self.broker, is_assigned=True
         )
+
+    def find(self, name: TopicName) -> None:
+        """Have each connection open the topic in its turn."""
 
     async def get(self, name: TopicName, **options: object) -> BrokerTopic:
         """Return the topic, if the broker serves it."""
