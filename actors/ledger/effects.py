@@ -238,10 +238,11 @@ class LacFound:
 
 @dataclass(frozen=True, slots=True)
 class RecoveryFinished:
-    """Report that the ledger is CLOSED, by this recovery or by another."""
+    """Report that the ledger is CLOSED, by this recovery or by another. ``last``: its last entry, if that was read."""
 
     metadata: LedgerMetadata
     version: int
+    last: LedgerEntry | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,6 +60,7 @@ class RecoveryCore(MetadataCore):
         self._found = NO_ENTRY  # the LAC that the fencing reads found
         self._next_read = 0
         self._has_end = False
+        self._last: LedgerEntry | None = None  # of those that were read or found
         self._measure: EntryVerdict | None = None
         self._final_length = 0
         self._deadline = 0
@@ -145,7 +146,9 @@ class RecoveryCore(MetadataCore):
             return self._fail(outcome)
         if outcome.record.is_closed:
             self.phase = RECOVERY_LIFECYCLE.move(self.phase, RecoveryPhase.FINISHED)
-            return [RecoveryFinished(outcome.record, outcome.version)]
+            last, end = self._last, outcome.record.last_entry_id
+            is_known = last is not None and last.entry_id == end  # another recovery may have found a later end
+            return [RecoveryFinished(outcome.record, outcome.version, last if is_known else None)]
         assert self.phase is RecoveryPhase.MARKING, "a closing write leaves the ledger CLOSED"
         self._frozen = outcome.record
         bookies = self._frozen.last_segment.bookies
@@ -210,6 +213,7 @@ class RecoveryCore(MetadataCore):
             del self._verdicts[entry_id]
             assert head.entry is not None, "a present entry has a copy"
             assert entry_id == pipeline.last_add_pushed + 1, "re-adds are consecutive"
+            self._last = head.entry
             effects.append(pipeline.add_entry(head.entry.payload, head.entry.length, now))
         return effects + self._advance(now)
 
@@ -248,6 +252,7 @@ class RecoveryCore(MetadataCore):
         if last > self._found or last == NO_ENTRY:
             return self._begin_closing(pipeline.confirmed_length, now)
         if known is not None:
+            self._last = known
             return self._begin_closing(known.length, now)
         self.phase = RECOVERY_LIFECYCLE.move(self.phase, RecoveryPhase.MEASURING)
         self._measure = self._new_verdict(last)
@@ -259,6 +264,7 @@ class RecoveryCore(MetadataCore):
         if self._measure is None or entry_id != self.last_add_confirmed:
             return []
         if reply is Reply.OK and entry is not None:
+            self._last = entry
             return self._begin_closing(entry.length, now)
         self._measure.on_answer(position, reply, entry)
         if self._measure.is_exhausted:

@@ -8,6 +8,7 @@ import logging
 import random
 import uuid
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any, cast
 
@@ -23,7 +24,7 @@ from heliograph.actors.ledger.driver.operation import Operation
 from heliograph.actors.ledger.driver.placements import PLACEMENT, PlacementRegistry
 from heliograph.actors.ledger.driver.reader import LedgerReader
 from heliograph.actors.ledger.driver.writer import LedgerWriter
-from heliograph.actors.ledger.effects import CheckFinished, RecoveryFinished, RepairFinished, Reply
+from heliograph.actors.ledger.effects import CheckFinished, LedgerEntry, RecoveryFinished, RepairFinished, Reply
 from heliograph.actors.ledger.inventory import CheckCore
 from heliograph.actors.ledger.placement.chooser import BookieChooser
 from heliograph.actors.ledger.placement.shortage import shortage
@@ -54,6 +55,8 @@ DIGESTS = frozenset({"crc32c"})  # checksums of entries that this version can ch
 FAILED_LATELY_MS = 10_000  # as long as the session of a bookie that ended may last
 _COPIES = {Reply.OK: "present", Reply.ABSENT: "missing", Reply.DAMAGED: "damaged"}  # what a bookie says of an entry
 _SILENT = "no answer"
+LAST_ENTRIES_MAX = 128  # that recoveries found, until they are read; their owners read them at once  # I15
+LAST_ENTRY_BYTES_MAX = 32 << 10  # of such a one
 ENDED_WRITERS_MAX = 100  # kept in memory, besides as many as there are open ones
 
 
@@ -66,6 +69,7 @@ class LedgerClient:
         self._writers: dict[int, LedgerWriter] = {}
         self._forget_at = ENDED_WRITERS_MAX  # number of writers at which those that ended are forgotten
         self._recoveries: dict[int, asyncio.Task[LedgerMetadata]] = {}
+        self._last_entries: dict[int, LedgerEntry] = {}
         counted = "ledgers_created ledgers_recovered ledgers_deleted ledgers_repaired entries_repaired bytes_repaired"
         self._counts = dict.fromkeys(counted.split(), 0) | {"ensemble_changes": 0}  # of writers that are forgotten
         self._holes = HoleSearch(context)
@@ -222,7 +226,7 @@ class LedgerClient:
             UnsupportedError: a newer version made the ledger, with a digest unknown here.
         """
         found = await self._readable(ledger_id) if known is None else Versioned(known, VERSION_UNKNOWN)
-        return LedgerReader(self._context, found)
+        return LedgerReader(self._context, found, self._last_entries.pop(ledger_id, None))
 
     async def delete(self, ledger_id: int) -> None:
         """Delete the ledger's record. Bookies delete the data later. A ledger that is gone counts as deleted.
@@ -430,6 +434,10 @@ class LedgerClient:
         if operation.bookies_lacking:
             self._context.spawn(mark_underreplicated(self._context.store, ledger_id, operation.bookies_lacking))
         self._holes.begin(finished.metadata, operation.bookies_lacking)
+        if (last := finished.last) is not None and len(last.payload) <= LAST_ENTRY_BYTES_MAX:
+            self._last_entries[ledger_id] = replace(last, payload=bytes(last.payload))
+            if len(self._last_entries) > LAST_ENTRIES_MAX:
+                del self._last_entries[next(iter(self._last_entries))]
         return finished.metadata
 
     def _recovery_ended(self, ledger_id: int, ended: asyncio.Task[LedgerMetadata]) -> None:

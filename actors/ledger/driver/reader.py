@@ -20,12 +20,19 @@ from heliograph.metadata.recipes.update_loop import read
 
 
 class LedgerReader:
-    """Reader of the confirmed entries of one ledger (I3). It does not fence the ledger or disturb its writer."""
+    """Reader of the confirmed entries of one ledger (I3). It does not fence the ledger or disturb its writer.
 
-    def __init__(self, context: DriverContext, metadata: Versioned[LedgerMetadata]) -> None:
+    Args:
+        last: the last entry of a CLOSED ledger, if it is known.
+    """
+
+    def __init__(
+        self, context: DriverContext, metadata: Versioned[LedgerMetadata], last: LedgerEntry | None = None
+    ) -> None:
         self.ledger_id = metadata.record.ledger_id
         self._context = context
         self._metadata = metadata
+        self._last = last
         self._last_add_confirmed = NO_ENTRY
         self._is_closed = False
         self._reported: set[str] = set()
@@ -51,6 +58,8 @@ class LedgerReader:
             MetadataError: no copy was found where it should be, and the ledger's record could not be read again.
         """
         check_range(self.metadata, first, last, self.last_add_confirmed)  # I3
+        if self._last is not None and first == self._last.entry_id:
+            return [self._last]
         try:
             return await self._read(first, last, max_bytes)
         except (LedgerError, EntryDamagedError):

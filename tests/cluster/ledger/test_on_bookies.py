@@ -12,6 +12,7 @@ from heliograph.actors.bookie.bookie import Bookie
 from heliograph.actors.bookie.config import BookieConfig
 from heliograph.actors.errors import LedgerFencedError
 from heliograph.actors.ledger.driver import LedgerClient
+from heliograph.actors.ledger.driver.client import LAST_ENTRY_BYTES_MAX
 from heliograph.metadata.connect import connect_store
 from heliograph.metadata.model import LedgerState
 from heliograph.metadata.recipes.cluster_init import initialise
@@ -63,6 +64,26 @@ async def contents(client: LedgerClient, ledger_id: int) -> list[bytes]:
     while len(found) <= reader.last_add_confirmed:
         found += [bytes(entry.payload) for entry in await reader.read(len(found), reader.last_add_confirmed)]
     return found
+
+
+async def test_a_takeover_reads_the_last_entry_once_more_from_no_bookie(tmp_path: Path) -> None:
+    async with real_cluster(tmp_path, 3) as (cluster, client):
+        writer = await client.create(ensemble_size=3, write_quorum=3, ack_quorum=2)
+        small, large = await writer.add(b"first"), await writer.add(b"x" * (LAST_ENTRY_BYTES_MAX + 1))
+        other = await LedgerClient.start(await connect_store(cluster.url), quick())
+        closed = await other.recover(writer.ledger_id)
+        assert (small, large) == (0, closed.last_entry_id)
+        assert not other._last_entries, "it is too large to be kept"
+        writer = await client.create(ensemble_size=3, write_quorum=3, ack_quorum=2)
+        await asyncio.gather(*(writer.add(b"entry %d" % number) for number in range(3)))
+        closed = await other.recover(writer.ledger_id)
+        reader = await other.open(writer.ledger_id, closed)
+        assert not other._last_entries
+        for bookie_id in list(cluster.bookies):
+            await cluster.stop_bookie(bookie_id)
+        [last] = await reader.read(2, 2)
+        assert (last.entry_id, last.payload) == (2, b"entry 2")
+        await other.close()
 
 
 async def test_lost_bookie_fence_recovery_and_repair(tmp_path: Path) -> None:

@@ -99,8 +99,24 @@ def test_the_length_comes_from_the_entry_at_the_end() -> None:
     core.on_entry_answer(8, 2, Reply.ABSENT, None, 0)
     core.on_entry_answer(8, 0, Reply.DAMAGED, None, 0)
     effects = core.on_entry_answer(8, 1, Reply.OK, replace(entry(8), length=1234), 0)
-    closing = only(WriteMetadata, effects).record
-    assert (closing.last_entry_id, closing.length) == (8, 1234)  # I5
+    write = only(WriteMetadata, effects)
+    assert (write.record.last_entry_id, write.record.length) == (8, 1234)  # I5
+    finished = only(RecoveryFinished, core.on_metadata_written(write.request, 2, 0))
+    assert finished.last == replace(entry(8), length=1234)
+
+
+def test_the_last_entry_is_told_unless_another_recovery_found_a_later_one() -> None:
+    for ends_at, last in ((5, entry(5)), (6, None)):
+        core = RecoveryCore(ledger(), Spares())
+        fenced(core, 4)
+        core.on_entry_answer(5, 0, Reply.OK, entry(5), 0)
+        effects = [effect for position in range(3) for effect in core.on_add_answer(5, position, 0, Reply.OK, 0)]
+        effects += [effect for place in (0, 1) for effect in core.on_entry_answer(6, place, Reply.ABSENT, None, 0)]
+        write = only(WriteMetadata, effects)
+        assert write.record.last_entry_id == 5
+        read = only(ReadMetadata, core.on_metadata_conflict(write.request, 0))
+        closed = Versioned(replace(write.record, last_entry_id=ends_at), 9)
+        assert only(RecoveryFinished, core.on_metadata_read(read.request, closed, 0)).last == last
 
 
 def test_a_confirmed_entry_without_a_copy_stops_the_recovery() -> None:
