@@ -29,7 +29,7 @@ from heliograph.metadata.bookie_records import UnderReplicatedLedger
 from heliograph.metadata.codec import decode
 from heliograph.metadata.model import LedgerState
 from heliograph.metadata.paths import underreplicated
-from tests.cluster.support.ledger_cluster import ledger_cluster, new_ledger, quick, until
+from tests.cluster.support.ledger_cluster import ledger_cluster, new_ledger, one_ledger, quick, until
 
 
 async def add(writer: LedgerWriter, first: int, count: int) -> list[int]:
@@ -83,8 +83,7 @@ async def test_a_ledger_at_rest_has_no_queues_of_its_own() -> None:
 
 
 async def test_callbacks_come_in_order_and_once() -> None:
-    async with ledger_cluster() as cluster:
-        writer = await new_ledger(await cluster.client())
+    async with one_ledger() as (_, _, writer):
         seen: list[tuple[str, int, HeliographError | None]] = []
         for n in range(20):
             writer.add_then(b"x", lambda context, entry_id, error: seen.append((context, entry_id, error)), f"c{n}")
@@ -105,9 +104,7 @@ async def test_striped_ledger() -> None:
 
 
 async def test_a_bookie_dies_in_the_middle_of_writing() -> None:
-    async with ledger_cluster(bookies=4) as cluster:
-        client = await cluster.client()
-        writer = await new_ledger(client)
+    async with one_ledger(4) as (cluster, client, writer):
         adds = [writer.add(b"entry %d" % n) for n in range(100)]
         victim = writer.metadata.last_segment.bookies[1]
         await cluster.bookies[victim].kill()
@@ -119,9 +116,7 @@ async def test_a_bookie_dies_in_the_middle_of_writing() -> None:
 
 
 async def test_no_spare_goes_on_and_leaves_a_task() -> None:
-    async with ledger_cluster() as cluster:
-        client = await cluster.client()
-        writer = await new_ledger(client)
+    async with one_ledger() as (cluster, client, writer):
         await add(writer, 0, 10)
         victim = cluster.bookies["b2"]
         await victim.kill()
@@ -143,8 +138,7 @@ async def test_no_spare_goes_on_and_leaves_a_task() -> None:
 
 
 async def test_no_quorum_fails_every_add_once() -> None:
-    async with ledger_cluster() as cluster:
-        writer = await new_ledger(await cluster.client())
+    async with one_ledger() as (cluster, _, writer):
         failures: list[HeliographError] = []
         writer.on_failed = failures.append
         await add(writer, 0, 3)
@@ -161,8 +155,7 @@ async def test_no_quorum_fails_every_add_once() -> None:
 
 
 async def test_a_second_client_fences_the_writer() -> None:
-    async with ledger_cluster() as cluster:
-        writer = await new_ledger(await cluster.client())
+    async with one_ledger() as (cluster, _, writer):
         await add(writer, 0, 20)
         other = await cluster.client()
         closed = await other.recover(writer.ledger_id)
@@ -174,9 +167,7 @@ async def test_a_second_client_fences_the_writer() -> None:
 
 
 async def test_recovery_after_a_dead_writer() -> None:
-    async with ledger_cluster() as cluster:
-        client = await cluster.client()
-        writer = await new_ledger(client)
+    async with one_ledger() as (cluster, client, writer):
         cluster.bookies["b3"].stalled_ops.add(BookieOp.ADD)
         await add(writer, 0, 10)
         cluster.bookies["b2"].stalled_ops.add(BookieOp.ADD)
@@ -194,8 +185,7 @@ async def test_recovery_after_a_dead_writer() -> None:
 
 
 async def test_recovery_without_enough_bookies_decides_nothing() -> None:
-    async with ledger_cluster() as cluster:
-        writer = await new_ledger(await cluster.client())
+    async with one_ledger() as (cluster, _, writer):
         await add(writer, 0, 5)
         for name in ("b1", "b2"):
             await cluster.bookies[name].kill()
@@ -206,9 +196,7 @@ async def test_recovery_without_enough_bookies_decides_nothing() -> None:
 
 
 async def test_repair_of_a_lost_bookie() -> None:
-    async with ledger_cluster(bookies=4) as cluster:
-        client = await cluster.client()
-        writer = await new_ledger(client)
+    async with one_ledger(4) as (cluster, client, writer):
         await add(writer, 0, 600)
         lost = writer.metadata.last_segment.bookies[0]
         await writer.close()
@@ -225,9 +213,7 @@ async def test_repair_of_a_lost_bookie() -> None:
 
 
 async def test_repair_fills_holes_and_check_names_them() -> None:
-    async with ledger_cluster() as cluster:
-        client = await cluster.client()
-        writer = await new_ledger(client)
+    async with one_ledger() as (cluster, client, writer):
         await add(writer, 0, 30)
         await writer.close()
         held = cluster.bookies["b2"].ledgers[writer.ledger_id].entries
@@ -242,9 +228,7 @@ async def test_repair_fills_holes_and_check_names_them() -> None:
 
 
 async def test_a_damaged_copy_is_never_returned() -> None:
-    async with ledger_cluster() as cluster:
-        client = await cluster.client()
-        writer = await new_ledger(client)
+    async with one_ledger() as (cluster, client, writer):
         await add(writer, 0, 5)
         await writer.close()
         for name in ("b1", "b2"):
@@ -274,8 +258,7 @@ async def test_a_silent_replica_does_not_hold_up_a_read() -> None:
 
 
 async def test_tailing_an_open_ledger() -> None:
-    async with ledger_cluster() as cluster:
-        writer = await new_ledger(await cluster.client())
+    async with one_ledger() as (cluster, _, writer):
         reader = await (await cluster.client()).open(writer.ledger_id)
         assert await reader.read_last_add_confirmed() == -1
         with pytest.raises(NoSuchEntryError):
@@ -333,9 +316,7 @@ async def test_bad_input() -> None:
 
 
 async def test_a_big_entry_travels() -> None:
-    async with ledger_cluster() as cluster:
-        client = await cluster.client()
-        writer = await new_ledger(client)
+    async with one_ledger() as (_, client, writer):
         payload = bytes(range(256)) * (5 << 12)
         assert await writer.add(payload) == 0
         await writer.close()

@@ -20,7 +20,15 @@ from heliograph.metadata.paths import ledger as ledger_path
 from heliograph.metadata.paths import underreplicated
 from heliograph.metadata.recipes.repair_tasks import mark_underreplicated
 from heliograph.metadata.store import Stat
-from tests.cluster.support.ledger_cluster import LedgerCluster, add, ledger_cluster, new_ledger, quick, until
+from tests.cluster.support.ledger_cluster import (
+    LedgerCluster,
+    add,
+    ledger_cluster,
+    new_ledger,
+    one_ledger,
+    quick,
+    until,
+)
 
 
 def asked(cluster: LedgerCluster, *ops: BookieOp) -> int:
@@ -29,8 +37,7 @@ def asked(cluster: LedgerCluster, *ops: BookieOp) -> int:
 
 
 async def test_a_recovery_whose_client_closes_says_so() -> None:
-    async with ledger_cluster() as cluster:
-        writer = await new_ledger(await cluster.client())
+    async with one_ledger() as (cluster, _, writer):
         await add(writer, 3)
         client = await cluster.client()
         for bookie in cluster.bookies.values():
@@ -63,9 +70,7 @@ async def test_a_repair_that_nobody_waits_for_stops() -> None:
 
 
 async def test_nothing_connects_after_the_client_closed() -> None:
-    async with ledger_cluster() as cluster:
-        client = await cluster.client()
-        writer = await new_ledger(client)
+    async with one_ledger() as (cluster, client, writer):
         await add(writer, 3)
         await writer.close()
         reader = await client.open(writer.ledger_id)
@@ -99,9 +104,7 @@ async def test_a_recovery_does_not_go_on_at_another_bookie_after_the_client_clos
 
 
 async def test_a_failed_writer_is_closed_while_its_client_closes() -> None:
-    async with ledger_cluster() as cluster:
-        client = await cluster.client()
-        writer = await new_ledger(client)
+    async with one_ledger() as (cluster, client, writer):
         for bookie in cluster.bookies.values():
             bookie.refusals[BookieOp.ADD] = Status.FENCED
         await asyncio.gather(writer.add(b"x"), return_exceptions=True)
@@ -115,9 +118,7 @@ async def test_a_failed_writer_is_closed_while_its_client_closes() -> None:
 
 
 async def test_a_reader_finds_moved_copies_when_those_it_knew_are_damaged_or_gone() -> None:
-    async with ledger_cluster(bookies=4) as cluster:
-        client = await cluster.client()
-        writer = await new_ledger(client)
+    async with one_ledger(4) as (cluster, client, writer):
         await add(writer, 5)
         closed = await writer.close()
         reader = await client.open(writer.ledger_id)
@@ -130,9 +131,7 @@ async def test_a_reader_finds_moved_copies_when_those_it_knew_are_damaged_or_gon
 
 
 async def test_a_reader_of_a_deleted_ledger_says_so() -> None:
-    async with ledger_cluster() as cluster:
-        client = await cluster.client()
-        writer = await new_ledger(client)
+    async with one_ledger() as (cluster, client, writer):
         await add(writer, 5)
         tailing = await client.open(writer.ledger_id)
         await writer.close()
@@ -214,8 +213,7 @@ async def rewritten_by_a_newer_version(cluster: LedgerCluster, ledger_id: int) -
 
 
 async def test_a_writer_meets_a_record_that_a_newer_version_wrote() -> None:
-    async with ledger_cluster() as cluster:
-        writer = await new_ledger(await cluster.client())
+    async with one_ledger() as (cluster, _, writer):
         await add(writer, 3)
         await rewritten_by_a_newer_version(cluster, writer.ledger_id)
         with pytest.raises(RecordError, match="upgrade"):
@@ -223,9 +221,7 @@ async def test_a_writer_meets_a_record_that_a_newer_version_wrote() -> None:
 
 
 async def test_a_record_that_has_grown_too_large_ends_its_writer_at_once() -> None:
-    async with ledger_cluster(bookies=5) as cluster:
-        client = await cluster.client()
-        writer = await new_ledger(client)
+    async with one_ledger(5) as (cluster, client, writer):
         await add(writer, 3)
 
         async def refuse(path: str, value: bytes | None, version: int = -1) -> Stat:
@@ -240,9 +236,7 @@ async def test_a_record_that_has_grown_too_large_ends_its_writer_at_once() -> No
 
 
 async def test_a_store_that_does_not_permit_it_says_so_at_once() -> None:
-    async with ledger_cluster() as cluster:
-        client = await cluster.client()
-        writer = await new_ledger(client)
+    async with one_ledger() as (_, client, writer):
         await add(writer, 3)
 
         async def refuse(path: str, *arguments: object) -> Stat:
@@ -299,8 +293,7 @@ async def test_an_id_that_is_somebody_elses_is_left_alone() -> None:
 
 
 async def test_recoveries_of_one_ledger_in_one_process_are_one() -> None:
-    async with ledger_cluster() as cluster:
-        writer = await new_ledger(await cluster.client())
+    async with one_ledger() as (cluster, _, writer):
         await add(writer, 3)
         client = await cluster.client()
         recovering = [asyncio.create_task(client.recover(writer.ledger_id)) for _ in range(3)]

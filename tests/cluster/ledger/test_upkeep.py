@@ -22,7 +22,15 @@ from heliograph.metadata.codec import decode, encode
 from heliograph.metadata.errors import NoNodeError
 from heliograph.metadata.model import BookieRegistration
 from heliograph.metadata.paths import underreplicated
-from tests.cluster.support.ledger_cluster import LedgerCluster, add, ledger_cluster, new_ledger, quick, until
+from tests.cluster.support.ledger_cluster import (
+    LedgerCluster,
+    add,
+    ledger_cluster,
+    new_ledger,
+    one_ledger,
+    quick,
+    until,
+)
 
 
 async def marked(cluster: LedgerCluster, ledger_id: int) -> tuple[str, ...]:
@@ -82,8 +90,7 @@ async def test_a_silent_bookie_is_asked_again_for_its_holes() -> None:
 
 
 async def test_a_recovered_ledger_without_holes_leaves_no_task() -> None:
-    async with ledger_cluster() as cluster:
-        writer = await new_ledger(await cluster.client())
+    async with one_ledger() as (cluster, _, writer):
         await add(writer, 20)
         await until(lambda: writer.core.entries_held == 0)
         client = await cluster.client(replace(quick(), hole_search_delay_ms=300))
@@ -94,9 +101,7 @@ async def test_a_recovered_ledger_without_holes_leaves_no_task() -> None:
 
 
 async def test_a_reader_reports_the_damaged_copy_that_it_passed_over() -> None:
-    async with ledger_cluster() as cluster:
-        client = await cluster.client()
-        writer = await new_ledger(client)
+    async with one_ledger() as (cluster, client, writer):
         await add(writer, 5)
         await until(lambda: writer.core.entries_held == 0)
         for bookie in cluster.bookies.values():
@@ -191,9 +196,7 @@ def test_a_ledger_that_goes_while_it_is_listed_is_not_there(monkeypatch: pytest.
 
 
 async def test_emptying_a_bookie_that_lives() -> None:
-    async with ledger_cluster(bookies=4) as cluster:
-        client = await cluster.client()
-        writer = await new_ledger(client)
+    async with one_ledger(4) as (cluster, client, writer):
         await add(writer, 300)
         leaving = writer.metadata.last_segment.bookies[1]
         assert not (await client.repair(writer.ledger_id, [], away_from=[leaving])).complete  # still being written
@@ -213,9 +216,7 @@ async def test_emptying_a_bookie_that_lives() -> None:
 
 
 async def test_a_bookie_cannot_be_emptied_into_nothing() -> None:
-    async with ledger_cluster(bookies=4) as cluster:
-        client = await cluster.client()
-        writer = await new_ledger(client)
+    async with one_ledger(4) as (cluster, client, writer):
         await add(writer, 3)
         closed = await writer.close()
         spare = next(name for name in cluster.bookies if name not in closed.last_segment.bookies)

@@ -66,6 +66,14 @@ async def new_ledger(client: LedgerClient) -> LedgerWriter:
     return await client.create(ensemble_size=3, write_quorum=3, ack_quorum=2)
 
 
+@asynccontextmanager
+async def one_ledger(bookies: int = 3) -> AsyncIterator[tuple[LedgerCluster, LedgerClient, LedgerWriter]]:
+    """A cluster, a client, and the writer of a new ledger of it."""
+    async with ledger_cluster(bookies) as cluster:
+        client = await cluster.client()
+        yield cluster, client, await new_ledger(client)
+
+
 async def add(writer: LedgerWriter, count: int) -> None:
     """Send ``count`` adds at once, each with its number."""
     await asyncio.gather(*[writer.add(b"entry %d" % n) for n in range(count)])

@@ -37,10 +37,7 @@ from tests.unit.auditor.world import NOW, FakeLedgers, World, ledger
 
 
 async def test_a_lost_bookies_ledgers_are_marked_and_repaired() -> None:
-    world = World(NOW)
-    await world.start("b1", "b2", "spare1")
-    await world.ledgers.add(ledger(1, "b1 b2 gone"))
-    await world.ledgers.add(ledger(2, "b1 b2 spare1"))
+    world = await World.started("b1 b2 spare1", "b1 b2 gone", "b1 b2 spare1")
     found = await world.auditor.audit()
     assert found["lost_bookies"] == ["gone"]
     assert found["marked"] == 1
@@ -54,9 +51,7 @@ async def test_a_lost_bookies_ledgers_are_marked_and_repaired() -> None:
 
 
 async def test_an_audit_before_a_loss_says_nothing_of_it() -> None:
-    world = World(NOW)
-    await world.start("b1", "b2", "gone")
-    await world.ledgers.add(ledger(1, "b1 b2 gone"))
+    world = await World.started("b1 b2 gone", "b1 b2 gone")
     await world.auditor.membership.start()
     assert not world.auditor.is_current
     await world.auditor.audit()
@@ -71,8 +66,7 @@ async def test_an_audit_before_a_loss_says_nothing_of_it() -> None:
 
 
 async def test_the_ledgers_that_a_machine_would_stop_are_stored() -> None:
-    world = World(NOW)
-    await world.start("b3")
+    world = await World.started("b3")
     for name, address in (("b1", "10.0.0.1:3181"), ("b2", "tls://10.0.0.1:3182")):
         value = encode(BookieRegistration(name, address))
         await world.store.create(paths.bookie_available(name), value, ephemeral=True)
@@ -85,17 +79,14 @@ async def test_the_ledgers_that_a_machine_would_stop_are_stored() -> None:
 
 
 async def test_a_readonly_bookie_is_not_lost() -> None:
-    world = World(NOW)
-    await world.start("b1", "b2")
+    world = await World.started("b1 b2")
     await world.store.create(paths.bookie_readonly("b3"), ephemeral=True)
     await world.ledgers.add(ledger(1, "b1 b2 b3"))
     assert (await world.auditor.audit())["lost_bookies"] == []
 
 
 async def test_a_ledger_is_described_by_its_record_and_by_what_bookies_hold() -> None:
-    world = World(NOW)
-    await world.start("live1", "b2")
-    await world.ledgers.add(ledger(1, "live1 b2 gone"))
+    world = await World.started("live1 b2", "live1 b2 gone")
     world.ledgers.holes[1] = {"b2"}
     await world.auditor.tasks.mark(1, ["gone"])
     found = await world.auditor.describe(1)
@@ -112,9 +103,7 @@ async def test_a_ledger_is_described_by_its_record_and_by_what_bookies_hold() ->
 
 
 async def test_holes_on_a_live_bookie_are_found_once_and_marked() -> None:
-    world = World(NOW)
-    await world.start("live1", "b2", "b3")
-    await world.ledgers.add(ledger(1, "live1 b2 b3"))
+    world = await World.started("live1 b2 b3", "live1 b2 b3")
     assert (await world.auditor.audit())["marked"] == 0
     world.ledgers.holes[1] = {"live1"}
     assert (await world.auditor.audit())["marked"] == 0
@@ -125,8 +114,7 @@ async def test_holes_on_a_live_bookie_are_found_once_and_marked() -> None:
 
 
 async def test_a_hole_for_which_there_was_no_room_is_marked_later() -> None:
-    world = World(replace(NOW, tasks_outstanding_max=1))
-    await world.start("live1", "b2", "b3")
+    world = await World.started("live1 b2 b3", config=replace(NOW, tasks_outstanding_max=1))
     await world.auditor.tasks.mark(77, ["gone"])
     await world.ledgers.add(ledger(1, "live1 b2 b3"))
     world.ledgers.holes[1] = {"live1"}
@@ -142,9 +130,7 @@ async def test_a_hole_that_the_store_would_not_note_is_marked_later() -> None:
         async def mark(self, *_: object, **__: object) -> bool:
             raise ConnectionLossError("not now")
 
-    world = World(NOW)
-    await world.start("live1", "b2", "b3")
-    await world.ledgers.add(ledger(1, "live1 b2 b3"))
+    world = await World.started("live1 b2 b3", "live1 b2 b3")
     world.ledgers.holes[1] = {"live1"}
     sound, world.auditor.tasks = world.auditor.tasks, Forgetful(world.store)
     with pytest.raises(ConnectionLossError):
@@ -154,8 +140,7 @@ async def test_a_hole_that_the_store_would_not_note_is_marked_later() -> None:
 
 
 async def test_ledgers_that_cannot_be_compared_do_not_keep_others_from_it() -> None:
-    world = World(replace(NOW, ledgers_checked_per_audit_max=2))
-    await world.start("live1", "b2", "b3")
+    world = await World.started("live1 b2 b3", config=replace(NOW, ledgers_checked_per_audit_max=2))
     for ledger_id in range(1, 8):
         await world.ledgers.add(ledger(ledger_id, "live1 b2 b3"))
     world.ledgers.silent = {1, 2, 3}
@@ -170,10 +155,7 @@ async def test_ledgers_that_cannot_be_compared_do_not_keep_others_from_it() -> N
 
 
 async def test_a_record_that_cannot_be_read_keeps_no_other_ledger_from_being_repaired() -> None:
-    world = World(NOW)
-    await world.start("b1", "b2", "spare1")
-    await world.ledgers.add(ledger(1, "b1 b2 gone"))
-    await world.ledgers.add(ledger(2, "b1 b2 gone"))
+    world = await World.started("b1 b2 spare1", "b1 b2 gone", "b1 b2 gone")
     await world.store.set(paths.ledger(1), b"from a newer version")
     assert (await world.auditor.audit())["marked"] == 1
     assert await world.auditor.tasks.tasks() == [2]
@@ -183,8 +165,7 @@ async def test_a_record_that_cannot_be_read_keeps_no_other_ledger_from_being_rep
 
 
 async def test_a_bookie_that_came_during_the_audit_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World(NOW)
-    await world.start("b1", "b2")
+    world = await World.started("b1 b2")
     alive = world.auditor.membership.alive
 
     async def newcomer() -> None:
@@ -210,9 +191,7 @@ async def test_a_bookie_that_came_during_the_audit_is_not_lost(monkeypatch: pyte
 
 
 async def test_nothing_is_marked_or_copied_while_it_is_forbidden() -> None:
-    world = World(NOW)
-    await world.start("b1", "b2", "spare1")
-    await world.ledgers.add(ledger(1, "b1 b2 gone"))
+    world = await World.started("b1 b2 spare1", "b1 b2 gone")
     await world.auditor.tasks.set_enabled(False)
     await world.auditor.tasks.set_enabled(False)
     assert (await world.auditor.audit())["marked"] == 0
@@ -289,8 +268,7 @@ async def test_ledgers_are_looked_at_some_at_a_time(monkeypatch: pytest.MonkeyPa
         sizes.append(len(ledgers))
         return ledgers_on(ledgers, *others)
 
-    world = World(NOW)
-    await world.start("b1", "b2")
+    world = await World.started("b1 b2")
     for ledger_id in (7, 3, 4, 10_000_000_012, 1, 9, 10):
         await world.ledgers.add(ledger(ledger_id, "b1 b2 gone"))
     monkeypatch.setattr(index, "ROWS_PER_STEP", 3)  # I24
@@ -301,8 +279,7 @@ async def test_ledgers_are_looked_at_some_at_a_time(monkeypatch: pytest.MonkeyPa
 
 
 async def test_of_many_ledgers_that_lack_copies_the_most_urgent_are_marked() -> None:
-    world = World(replace(NOW, tasks_outstanding_max=4))
-    await world.start("b1", "b2")
+    world = await World.started("b1 b2", config=replace(NOW, tasks_outstanding_max=4))
     for ledger_id in range(2_500):
         await world.ledgers.add(ledger(ledger_id, "b1 lost gone" if ledger_id >= 2_495 else "b1 b2 gone"))
     assert (await world.auditor.audit())["marked"] == 4
@@ -314,8 +291,7 @@ async def test_ledgers_of_bookies_that_are_away_do_not_keep_others_from_being_co
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(auditing, "LOOKED_AT_MAX", 3)
-    world = World(NOW)
-    await world.start("live1", "b2", "b3")
+    world = await World.started("live1 b2 b3")
     for ledger_id in range(1, 9):
         await world.ledgers.add(ledger(ledger_id, "live1 b2 b3" if ledger_id == 8 else "live1 b2 away"))
     world.ledgers.holes[8] = {"live1"}
@@ -326,8 +302,7 @@ async def test_ledgers_of_bookies_that_are_away_do_not_keep_others_from_being_co
 
 
 async def test_risks_follow_ledgers_and_bookies() -> None:
-    world = World(NOW)
-    await world.start("b3")
+    world = await World.started("b3")
 
     async def come(name: str, host: str) -> None:
         value = encode(BookieRegistration(name, f"{host}:3181"))

@@ -23,8 +23,7 @@ from tests.unit.auditor.world import NOW, World, ledger
 
 
 async def test_an_open_ledger_is_fenced_only_after_its_grace() -> None:
-    world = World(NOW)
-    await world.start("b1", "b2", "spare1")
+    world = await World.started("b1 b2 spare1")
     await world.ledgers.add(ledger(1, "b1 b2 gone", LedgerState.OPEN))
     await world.auditor.audit()
     assert not await world.worker.work_once()
@@ -73,8 +72,7 @@ async def test_an_open_ledger_that_no_bookie_can_complete_is_never_fenced(caplog
 
 
 async def test_an_abandoned_ledger_is_recovered_for_a_bookie_that_lost_its_copies() -> None:
-    world = World(NOW)
-    await world.start("live1", "b2", "b3")
+    world = await World.started("live1 b2 b3")
     await world.ledgers.add(ledger(1, "live1 b2 b3", LedgerState.OPEN))
     task = UnderReplicatedLedger(1, ("live1",), 1, is_abandoned=True)
     await world.store.create(paths.underreplicated(1), encode(task), parents=True)
@@ -85,8 +83,7 @@ async def test_an_abandoned_ledger_is_recovered_for_a_bookie_that_lost_its_copie
 
 
 async def test_an_abandoned_ledger_whose_writer_replaced_the_bookie_is_left_open() -> None:
-    world = World(NOW)
-    await world.start("live1", "b2", "b3", "b4")
+    world = await World.started("live1 b2 b3 b4")
     segments = (Segment(0, ("live1", "b2", "b3")), Segment(5, ("b4", "b2", "b3")))
     await world.ledgers.add(replace(ledger(1, "live1 b2 b3", LedgerState.OPEN), segments=segments))
     world.ledgers.may_be_open = True
@@ -96,8 +93,7 @@ async def test_an_abandoned_ledger_whose_writer_replaced_the_bookie_is_left_open
 
 
 async def test_two_workers_share_the_tasks_and_repair_each_ledger_once() -> None:
-    world = World(NOW)
-    await world.start("b1", "b2", "spare1")
+    world = await World.started("b1 b2 spare1")
     other_store = world.server.open_session()
     second = ReplicationWorker(
         UnderReplication(other_store),
@@ -119,9 +115,7 @@ async def test_two_workers_share_the_tasks_and_repair_each_ledger_once() -> None
 
 
 async def test_a_worker_tries_a_failed_task_less_often_where_there_are_others() -> None:
-    world = World(NOW)
-    await world.start("b1", "b2", "spare1")
-    await world.ledgers.add(ledger(1, "b1 b2 gone"))
+    world = await World.started("b1 b2 spare1", "b1 b2 gone")
     world.ledgers.failures, world.worker.workers = 1, 3
     await world.auditor.audit()
     assert not await world.worker.work_once()
@@ -132,9 +126,7 @@ async def test_a_worker_tries_a_failed_task_less_often_where_there_are_others() 
 
 
 async def test_a_failed_task_stays_and_is_retried_after_a_pause() -> None:
-    world = World(NOW)
-    await world.start("b1", "b2", "spare1")
-    await world.ledgers.add(ledger(1, "b1 b2 gone"))
+    world = await World.started("b1 b2 spare1", "b1 b2 gone")
     world.ledgers.failures = 2
     await world.auditor.audit()
     assert not await world.worker.work_once()
@@ -148,9 +140,7 @@ async def test_a_failed_task_stays_and_is_retried_after_a_pause() -> None:
 
 
 async def test_each_attempt_to_repair_a_ledger_is_in_the_histogram_by_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World(NOW)
-    await world.start("b1", "b2", "spare1")
-    await world.ledgers.add(ledger(1, "b1 b2 gone"))
+    world = await World.started("b1 b2 spare1", "b1 b2 gone")
     world.ledgers.failures = 1
     await world.auditor.audit()
     repair = world.ledgers.repair
@@ -172,9 +162,7 @@ async def test_each_attempt_to_repair_a_ledger_is_in_the_histogram_by_its_time(m
 
 
 async def test_a_ledger_with_lost_entries_keeps_its_task_which_says_so() -> None:
-    world = World(NOW)
-    await world.start("live1", "b2", "b3")
-    await world.ledgers.add(ledger(1, "live1 b2 b3"))
+    world = await World.started("live1 b2 b3", "live1 b2 b3")
     tasks = world.auditor.tasks
     await tasks.mark(1, ["live1"], ["live1"])
     world.ledgers.hopeless, world.ledgers.lost_entries = {1}, 3
@@ -191,8 +179,7 @@ async def test_a_ledger_with_lost_entries_keeps_its_task_which_says_so() -> None
 
 
 async def test_a_pause_holds_from_the_next_ledger_on() -> None:
-    world = World(NOW)
-    await world.start("live1", "b2", "b3")
+    world = await World.started("live1 b2 b3")
     tasks = world.auditor.tasks
     for number in (1, 2, 3):
         await world.ledgers.add(ledger(number, "live1 b2 b3"))
@@ -209,16 +196,14 @@ async def test_a_pause_holds_from_the_next_ledger_on() -> None:
 
 
 async def test_the_task_of_a_deleted_ledger_is_done() -> None:
-    world = World(NOW)
-    await world.start("b1")
+    world = await World.started("b1")
     await world.auditor.tasks.mark(77, ["gone"])
     assert await world.worker.work_once()
     assert await world.auditor.tasks.tasks() == []
 
 
 async def test_ledgers_without_any_copy_do_not_keep_others_from_being_repaired() -> None:
-    world = World(replace(NOW, tasks_outstanding_max=4))
-    await world.start("b1", "b2", "spare1")
+    world = await World.started("b1 b2 spare1", config=replace(NOW, tasks_outstanding_max=4))
     for ledger_id in range(1, 7):
         await world.ledgers.add(ledger(ledger_id, "gone gone2 gone3"))
     await world.auditor.audit()

@@ -1,5 +1,7 @@
 """An auditor with its worker, on an in-memory store and fake ledgers."""
 
+from __future__ import annotations
+
 import asyncio
 from collections.abc import Collection, Coroutine
 from dataclasses import replace
@@ -137,6 +139,15 @@ class World:
             config,
             self.clock,
         )
+
+    @classmethod
+    async def started(cls, bookies: str, *ledgers: str, config: AuditorConfig | None = None) -> World:
+        """Return a world with some bookies, and with closed ledgers on these, numbered from 1."""
+        world = cls(config or NOW)
+        await world.start(*bookies.split())
+        for number, on in enumerate(ledgers, 1):
+            await world.ledgers.add(ledger(number, on))
+        return world
 
     async def start(self, *bookies: str) -> None:
         await initialise(self.store)
