@@ -156,8 +156,8 @@ class Target:
             if os.environ.get("RAY_ADDRESS") or ClusterHome(self.home).load() is not None:
                 raise
             raise ClusterNotFoundError(
-                f"no cluster runs from {self.home}: start one with helio up, join one with helio join, name another "
-                "home with --home, or set RAY_ADDRESS to the Ray that it runs in"
+                f"no cluster runs from {self.home}: start one with helio dev or helio up, join one with helio join, "
+                "name another home with --home, or set RAY_ADDRESS to the Ray that it runs in"
             ) from error
 
     @contextlib.asynccontextmanager

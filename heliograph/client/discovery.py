@@ -41,7 +41,7 @@ _TLS_VARIABLES = {
     "tls_key_file": KEY_VARIABLE,
 }
 
-_HINT = "start one with `helio up`, set RAY_ADDRESS to the Ray it runs in, or pass a pulsar:// address"
+_HINT = "start one with `helio dev` or `helio up`, set RAY_ADDRESS to the Ray it runs in, or pass a pulsar:// address"
 _attach_lock = threading.Lock()
 
 
@@ -99,7 +99,9 @@ def attach(namespace: str = DEFAULT_NAMESPACE, *, home: Path | None = None, addr
             return
         found = address or os.environ.get("RAY_ADDRESS") or _noted_address(namespace, home)
         if not found:
-            raise ClusterNotFoundError(f"no Ray cluster is known to this process: {_HINT}")
+            raise ClusterNotFoundError(
+                f"no cluster runs from this home directory, and no Ray cluster is known: {_HINT}"
+            )
         state = noted_state(namespace, home)
         if "://" not in found and found not in ("auto", "local"):
             _probe(found, _hint_of(found, state))

@@ -394,7 +394,7 @@ def test_outputs_that_are_inputs_and_unknown_options_are_refused() -> None:
         heliograph.process("in", copy, name="sum", retires=3)
     wrong: list[tuple[Callable[[], object], str]] = [
         (lambda: heliograph.process("in", copy, name=5), "name"),  # type: ignore[arg-type]
-        (lambda: heliograph.process(5, copy, name="sum"), "inputs"),  # type: ignore[call-overload]
+        (lambda: heliograph.process(5, copy, name="sum"), "inputs"),  # type: ignore[arg-type]
         (lambda: heliograph.process("in", copy, name="sum", outputs="out"), "outputs"),
         (lambda: heliograph.process("in", copy, name="sum", backoff=3), "backoff"),
         (lambda: heliograph.Window(60, late=float("inf")), "window"),
