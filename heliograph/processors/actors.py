@@ -13,7 +13,7 @@ from heliograph.base.home import DEFAULT_NAMESPACE
 from heliograph.base.processes import EXIT_BROKEN
 from heliograph.client.sync.handle import refuse_on_running_loop, threads
 from heliograph.processors.logic import check_kind
-from heliograph.tasks.pool import WorkerActor
+from heliograph.tasks.pool import WorkerActor, reason_of
 
 if TYPE_CHECKING:
     from heliograph.processors.deployment import ProcessorDeployment
@@ -85,8 +85,10 @@ def deploy(processor: ProcessorDeployment) -> None:
             for number in range(processor.options.instances)
         ]
     except (RayError, TypeError, ValueError, ImportError, AttributeError) as error:
-        *_, reason = str(error).strip().splitlines() or [repr(error)]  # the end of a traceback says what is wrong
-        raise BadRequestError(f"{name} cannot be imported where it runs: {reason}", field="function") from error
+        is_option = isinstance(error, ValueError)
+        what = f"Ray refuses the options of {name}" if is_option else f"{name} cannot be imported where it runs"
+        field = "ray_options" if is_option else "function"
+        raise BadRequestError(f"{what}: {reason_of(error)}", field=field) from error
     threads.current().run(processor.registered(deployment))
     for number, actor in enumerate(made):
         work: Any = InstanceWork(processor, number, deployment, namespace)

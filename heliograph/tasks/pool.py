@@ -191,14 +191,8 @@ class Supervisor:
         return (await QueueLoad.of(self._client, self._task.options.job_topics)).due
 
     def _made(self, place: int) -> Any:
-        import ray
-
         name = self._name_of(place)
-        options = {"num_cpus": 1, "max_restarts": -1, **self._ray_options}
-        actor = ray.remote(WorkerActor).options(
-            name=name, namespace=self._namespace, lifetime="detached", max_concurrency=4, **options
-        )
-        return actor.remote(self._task, name)
+        return _worker_class(name, self._namespace, self._ray_options).remote(self._task, name)
 
     def _retire(self, place: int) -> None:
         worker = self._workers.pop(place)
@@ -222,13 +216,30 @@ async def _retired(worker: Any) -> None:
         ray.kill(worker)
 
 
+def _worker_class(name: str, namespace: str, ray_options: Mapping[str, Any]) -> Any:
+    """Return the class of a worker with its options in Ray, which raises what is wrong with these."""
+    import ray
+
+    options = {"num_cpus": 1, "max_restarts": -1, **ray_options}
+    return ray.remote(WorkerActor).options(
+        name=name, namespace=namespace, lifetime="detached", max_concurrency=4, **options
+    )
+
+
+def reason_of(error: Exception) -> str:
+    """Return the line that says why Ray refuses something: of a traceback its end, else the cause."""
+    text = str(error.__cause__ if isinstance(error, TypeError) and error.__cause__ is not None else error)
+    *_, reason = text.strip().splitlines() or [repr(error)]
+    return reason
+
+
 def supervisor_name(queue: str) -> str:
     return "heliograph-tasks-" + re.sub(r"[^A-Za-z0-9_.-]+", "-", queue)
 
 
 def start(task: Task[Any, Any], replicas: tuple[int, int], ray_options: Mapping[str, Any]) -> Workers:
     """Start the supervisor of a queue, or find it; errors are those of ``Task.run``."""
-    least, most = replicas
+    least, most = replicas if isinstance(replicas, tuple | list) and len(replicas) == 2 else (-1, -1)
     if not 0 <= least <= most <= REPLICAS_MAX or most < 1:
         raise InvalidConfigError(
             f"replicas is {replicas!r}", field="replicas", limit=f"the least and the most, 0 to {REPLICAS_MAX}"
@@ -254,11 +265,17 @@ def start(task: Task[Any, Any], replicas: tuple[int, int], ray_options: Mapping[
     )
     wanted = repr(task.options), (least, most), dict(ray_options)
     try:
+        _worker_class(task.name, namespace, ray_options)
+    except (TypeError, ValueError) as error:
+        text = f"Ray refuses the options of the workers of {task.name}: {reason_of(error)}"
+        raise BadRequestError(text, field="ray_options") from error
+    try:
         actor: Any = supervisor.remote(task, replicas, ray_options, namespace)
         _answer_of(actor.start.remote())
         found = _answer_of(actor.describe.remote())
     except (RayError, TypeError) as error:
-        raise BadRequestError(f"{task.name} cannot run where its workers are: {error}", field="task") from error
+        text = f"{task.name} cannot run where its workers are: {reason_of(error)}"
+        raise BadRequestError(text, field="task") from error
     if tuple(found) != wanted:
         raise ConflictError(f"the queue {task.options.queue} has workers with other options; stop them first")
     return Workers(task.options.queue, actor)

@@ -6,6 +6,7 @@ import importlib
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -117,6 +118,44 @@ def test_what_cannot_be_imported_where_it_runs_is_refused(
         heliograph.process("here", handle, name="here", client=client, num_cpus=0).deploy()
     assert "Traceback" not in str(refused.value)
     assert not actors()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "field", "told"),
+    [
+        ({"replicas": 2}, "replicas", "replicas is 2"),
+        ({"num_cpus": -1}, "ray_options", "num_cpus cannot be negative"),
+        ({"colour": "red"}, "ray_options", "colour"),
+        ({"name": "mine"}, "ray_options", "name"),
+    ],
+)
+def test_workers_of_tasks_with_options_that_ray_refuses_are_refused_at_the_call(
+    client: heliograph.Client, wrong: dict[str, Any], field: str, told: str
+) -> None:
+    @heliograph.task(queue="refused", client=client)
+    def work() -> None: ...
+
+    with pytest.raises(BadRequestError, match=told) as refused:
+        work.run(**wrong)
+    assert refused.value.field == field
+    assert "heliograph-tasks-refused" not in {each["name"] for each in list_named_actors(all_namespaces=True)}
+
+
+def test_what_does_not_pickle_is_refused_with_the_reason(client: heliograph.Client) -> None:
+    lock = threading.Lock()
+
+    def handle(message: Any, context: Any) -> None:
+        lock.acquire()
+
+    with pytest.raises(BadRequestError, match=r"cannot be imported where it runs: cannot pickle '_thread.lock' object"):
+        heliograph.process("here", handle, name="here", client=client, num_cpus=0).deploy()
+
+    @heliograph.task(queue="refused", client=client)
+    def work() -> None:
+        lock.acquire()
+
+    with pytest.raises(BadRequestError, match=r"cannot run where its workers are: cannot pickle '_thread.lock' object"):
+        work.run()
 
 
 def test_options_that_ray_refuses_are_refused_before_anything_ends(client: heliograph.Client) -> None:
