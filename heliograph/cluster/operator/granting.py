@@ -63,8 +63,15 @@ def by_subject(kind: str, way: Way, other: Way) -> Way:
 class Granting:
     """The wishes of one metadata session."""
 
-    def __init__(self, store: MetadataStore, ways: Mapping[WishKind, Way]) -> None:
+    def __init__(
+        self, store: MetadataStore, ways: Mapping[WishKind, Way], refresh: Callable[[], Awaitable[None]]
+    ) -> None:
+        """
+        Args:
+            refresh: writes the report, before a wish is said to be done: ``helio status`` shows what it has changed.
+        """
         self._store = store
+        self._refresh = refresh
         self._ways = ways
         self._tasks: dict[str, tuple[int, asyncio.Task[None]]] = {}  # by subject, at most one each: when it was asked
 
@@ -115,6 +122,8 @@ class Granting:
                 await move_wish(self._store, wish, WishState.ACCEPTED, "", outcome)
                 wish = replace(wish, state=WishState.ACCEPTED, note="", outcome=outcome)
             now = await way.look(wish)
+            if now.is_done:
+                await self._refresh()
         except (MetadataError, ServiceNotReadyError) as error:  # of a record, or of another part's session
             await self._note(wish, error)
         except HeliographError as error:

@@ -116,6 +116,7 @@ class Operator:
                 WishKind.MEMBERS: self._members.resizing(),
                 WishKind.REPLACE: by_subject(METADATA, self._members.replacement(), recovery[WishKind.REPLACE]),
             },
+            lambda: self._look(with_facts=True),
         )
         self._watching = Watching(cluster, settings.watch_files)
         self._counts = dict.fromkeys(("looks_failed", "parts_created", "creations_failed"), 0)

@@ -96,17 +96,24 @@ class Reporter:
         """
         measured = [replace(part, skew_ms=0.0, round_ms=0.0) for part in parts]  # these are measured again each time
         given = measured, notes, nodes
-        if self._making is None and (given != self._given or time.monotonic() >= self._due):
+        if self._making is not None and not await self._is_made():  # what is given now comes after it
+            return
+        if given != self._given or time.monotonic() >= self._due:
             for note in set(notes) - {*(self._given[1] if self._given else ())}:
                 log.warning("%s", note)
             self._given = given
             work = self._make(parts, notes, nodes, metadata_url)
             self._making = asyncio.get_running_loop().create_task(work, name="report")
-        if self._making is not None:
-            done, _ = await asyncio.wait((self._making,), timeout=WAIT_SECONDS)
-            if done:
-                task, self._making = self._making, None
-                task.result()
+            await self._is_made()
+
+    async def _is_made(self) -> bool:
+        """Return whether the report is finished within a moment; if it failed, raise why."""
+        assert self._making is not None, "one is being made"
+        done, _ = await asyncio.wait((self._making,), timeout=WAIT_SECONDS)
+        if done:
+            task, self._making = self._making, None
+            task.result()
+        return bool(done)
 
     async def stop(self) -> None:
         """End the work. The record stays as it is."""

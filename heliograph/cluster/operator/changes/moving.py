@@ -207,10 +207,19 @@ class Moving:
     async def _started(self, wish: Wish) -> Progress:
         """Wait until a bookie serves at its present place, or the time for a start is over."""
         name, now = wish.subject, wish.outcome
-        is_serving = name in await registered(self._store)
+        is_serving = name in await registered(self._store) and await self._serves_on(name, now["address"])
         is_late = wall_ms() - now["placed_ms"] > self._start_ms
         note = "" if is_serving else self._wrong(name) or f"{name} starts on {now['address']}"
         return Progress(is_serving or is_late, note, {**now, "serving": is_serving})
+
+    async def _serves_on(self, name: str, address: str) -> bool:
+        """Return whether a bookie has started on a node, by its own words: its registration may be that of the process
+        that was ended."""
+        try:
+            facts = await self._cluster.ask(name, "part_facts")
+        except ServiceNotReadyError:
+            return False
+        return bool(facts["node_address"] == address and facts["address"])
 
     async def _directories(self, name: str) -> tuple[str, list[Path], list[Path]]:
         """Return the address of a bookie's node, and its journal and data directories, by its own words."""

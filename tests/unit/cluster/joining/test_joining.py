@@ -406,7 +406,7 @@ def test_a_node_says_how_many_brokers_it_brings(
         return SimpleNamespace(pid=1, start_ticks=1)
 
     monkeypatch.setattr(node, "usable_cores", lambda: cores)
-    monkeypatch.setattr(node.launch, "spawn", spawn)
+    monkeypatch.setattr(launch, "spawn", spawn)
     started = node.start_node(NodeRecord("n", HEAD, "127.0.0.1", given), HEAD, home)
     assert commands[0][-1] == f"--labels={said}"
     assert started.labels == given, "a machine that joins again after an upgrade is the same node"

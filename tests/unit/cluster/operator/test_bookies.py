@@ -51,7 +51,8 @@ class Disks:
         self.fails: dict[str, Exception] = {}
         self._cluster = cluster
         self._store = store
-        cluster.answers["part_facts"] = {"node_address": OWN}
+        self.at, self.serves = OWN, f"{OWN}:1"  # where the process is, and its address once it serves
+        cluster.answers["part_facts"] = lambda: {"node_address": self.at, "address": self.serves}
         cluster.answers["directories"] = {"journal": ["/a/journal"], "data": ["/a/ledgers"]}
         cluster.tasks = {
             "copy_ahead": lambda at, source, old, target, new: self.do("copy_ahead", frozenset({(1, LOG)})),
@@ -62,6 +63,7 @@ class Disks:
 
     def copy(self, at: str, source: str, old: Any, target: str, new: list[Path], ahead: Any) -> Any:
         assert NAME not in self._cluster.running, "nothing runs while it is copied"
+        self.at = at
         return self.do(f"copy {at} {len(ahead)} {new[0]}", CopyReport(7, 700))
 
     def do(self, what: str, answer: Any) -> Any:
@@ -241,6 +243,7 @@ async def test_a_bookie_is_held_for_a_copy_by_hand_and_placed_on_it() -> None:
         assert NAME not in cluster.running, "nothing starts it"
         await store_wish(store, replace(place, asked_ms=5))
         await until(lambda: NAME in cluster.running)
+        disks.at = OTHER
         await disks.serve()
         assert (await ended(store, NAME)).outcome["serving"]
         part = await part_of(store)
@@ -273,7 +276,8 @@ async def test_a_placement_whose_last_operator_had_changed_the_roster_ends() -> 
         "rack": "default",
         "ends": False,
     }
-    async with operated() as (operator, _cluster, store):
+    async with operated() as (operator, cluster, store):
+        Disks(cluster, store).at = OTHER
         place = ["/c/j"], ["/c/l"], Place({}, OTHER)
         await operator._change(lambda now: rosters.with_place(now, NAME, *place, "default"))
         asked = Wish(WishKind.PLACE, NAME, {"at": "/c", "node": OTHER}, 1, WishState.ACCEPTED, outcome=outcome)
@@ -281,6 +285,19 @@ async def test_a_placement_whose_last_operator_had_changed_the_roster_ends() -> 
         done = await ended(store, NAME)
         assert (done.state, done.outcome["serving"]) == (WishState.DONE, True)
         assert (await part_of(store)).address == OTHER
+
+
+async def test_the_registration_of_an_ended_process_is_not_taken_for_the_start() -> None:
+    async with operated() as (_operator, cluster, store):
+        disks = Disks(cluster, store)
+        await store_wish(store, MOVE)
+        await until(lambda: "retire" in disks.done)
+        disks.serves = ""
+        waiting = MOVE
+        while waiting.note != f"{NAME} starts on {OWN}":
+            waiting = await until_state(store, NAME, WishState.ACCEPTED)
+        disks.serves = f"{OWN}:2"
+        assert (await ended(store, NAME)).outcome["serving"]
 
 
 async def test_a_dead_disk_is_replaced_and_its_copies_are_awaited() -> None:

@@ -15,6 +15,7 @@ from heliograph.base.home import ClusterHome, ClusterState
 from heliograph.client import discovery
 from heliograph.cluster import wishing
 from heliograph.cluster.operator import calls, wishes
+from heliograph.cluster.operator.granting import Granting, Progress, Way
 from heliograph.cluster.operator.storage import (
     load_roster,
     load_wish,
@@ -215,6 +216,28 @@ async def test_the_operator_refuses_the_later_of_two_that_were_stored_at_once() 
         assert "'scale bookies 4'" in refused.note
         await until_state(store, "bookies", WishState.ACCEPTED)
         assert "bookie-3" in cluster.running
+
+
+async def test_the_report_is_written_before_a_wish_is_done() -> None:
+    store, states = MemoryServer().open_session(), list[WishState]()
+
+    async def refresh() -> None:
+        found = await load_wish(store, FOUR.subject)
+        assert found is not None
+        states.append(found.state)
+
+    async def begin(wish: Wish) -> dict[str, Any]:
+        return {}
+
+    async def look(wish: Wish) -> Progress:
+        return Progress(True, "", {})
+
+    granting = Granting(store, {FOUR.kind: Way(begin, look)}, refresh)
+    await store_wish(store, FOUR)
+    await granting.look()
+    await ended(store, FOUR.subject)
+    assert states == [WishState.ACCEPTED]
+    await granting.stop()
 
 
 async def test_the_same_wish_again_is_the_one_that_is_open_and_a_damaged_one_stops_nobody() -> None:
