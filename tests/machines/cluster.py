@@ -192,7 +192,9 @@ class MachineCluster:
             for joined in joining:
                 joined.result()
 
-    def run(self, command: Sequence[str], *, on: int = 0, given: str = "") -> subprocess.CompletedProcess[str]:
+    def run(
+        self, command: Sequence[str], *, on: int = 0, given: str = "", seconds: float = 2 * START_SECONDS
+    ) -> subprocess.CompletedProcess[str]:
         """Run a command on a machine to its end."""
         return subprocess.run(
             self.machines[on].command(command),
@@ -201,13 +203,13 @@ class MachineCluster:
             input=given,
             capture_output=True,
             text=True,
-            timeout=2 * START_SECONDS,
+            timeout=seconds,
             check=False,
         )
 
-    def helio(self, *arguments: str, on: int = 0, given: str = "") -> str:
+    def helio(self, *arguments: str, on: int = 0, given: str = "", seconds: float = 2 * START_SECONDS) -> str:
         """Run ``helio`` on a machine and return what it printed."""
-        done = self.run([*_HELIO, *arguments, *self._home], on=on, given=given)
+        done = self.run([*_HELIO, *arguments, *self._home], on=on, given=given, seconds=seconds)
         assert done.returncode == 0, f"helio {' '.join(arguments)}: {done.stderr[-2000:]}"
         return done.stdout
 

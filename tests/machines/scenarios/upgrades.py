@@ -10,6 +10,8 @@ from heliograph.base.version import heliograph_version, own_release
 from tests.machines.scenarios.stage import Stage
 from tests.previous_release import copy_present
 
+RESTART_SECONDS = 1_800  # of all parts, one after the other, on a machine with much other work
+
 
 def rolling_restart(stage: Stage) -> None:
     """All parts are restarted under clients, and each has another process then."""
@@ -51,7 +53,7 @@ def _processes(stage: Stage) -> dict[str, int]:
 def _restart(stage: Stage) -> set[str]:
     """Restart all parts, and return the versions that they have then."""
     stage.say("all parts are restarted, one after the other")
-    done = json.loads(stage.cluster.helio("restart", "--rolling", "--json"))
+    done = json.loads(stage.cluster.helio("restart", "--rolling", "--json", seconds=RESTART_SECONDS))
     assert done["done"], done
     stage.say(f"restarted: {', '.join(done['restart_done']) or 'all'}")
     return {step["to"] for step in done["versions"].values()}
