@@ -59,6 +59,7 @@ def test_a_seed_of_two_minutes(machine_set: MachineCluster) -> None:  # I1, I2, 
 
 
 @pytest.mark.full
+@pytest.mark.timeout(2_400)
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_nothing_confirmed_is_lost_or_comes_again(machine_set: MachineCluster, name: str) -> None:  # I1, I2, I11, I12
     seed = random.SystemRandom().randrange(1 << 32)
