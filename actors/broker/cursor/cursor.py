@@ -18,15 +18,16 @@ jumps, the count is lost until ``begin_count`` and ``end_count`` restore it
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from heliograph.actors.broker.cursor.entry_numbers import EntryNumbers
 from heliograph.actors.broker.cursor.index_set import IndexSet
-from heliograph.actors.broker.cursor.return_counts import Counts, ReturnCounts
+from heliograph.actors.broker.cursor.return_counts import NO_COUNTS, Counts, ReturnCounts
+
+_NEVER = (NO_COUNTS, NO_COUNTS, NO_COUNTS)
 
 
-@dataclass(frozen=True, slots=True)
-class CursorDelta:
+class CursorDelta(NamedTuple):
     """The changes since the previous delta. All deltas, applied in order to the state before the first of them, give
     the state after the last."""
 
@@ -65,6 +66,7 @@ class Cursor:
         self._count = 0  # the number of the last count
         self._changed = False
         self._changed_reset = False
+        self._changed_counts = False  # ``changed`` of one of ``_counts`` is not empty
         self._changed_entries: list[int] = []
         self._changed_partial: set[int] = set()
 
@@ -75,7 +77,7 @@ class Cursor:
 
     @property
     def acknowledged_above_mark(self) -> int:
-        return len(self._acknowledged)
+        return self._acknowledged.count
 
     @property
     def partial_count(self) -> int:
@@ -138,7 +140,7 @@ class Cursor:
         return self._acknowledged.after_missing(self.mark, count)
 
     def backlog(self, end: int) -> int:
-        return max(end - self.mark - len(self._acknowledged), 0)
+        return max(end - self.mark - self._acknowledged.count, 0)
 
     def acknowledge(self, index: int, messages: int | None = None) -> bool:
         """Acknowledge one entry. Return False if it was acknowledged before.
@@ -147,7 +149,7 @@ class Cursor:
             messages: how many messages it has, None if that is not known. Of a partly acknowledged one it does not
                 matter.
         """
-        if self.is_acknowledged(index):
+        if index < self.mark or (index != self.mark and not self._acknowledged.add(index)):
             return False
         self._changed = True
         if self._partial.count:
@@ -165,7 +167,6 @@ class Cursor:
         if index == self.mark:
             self._advance(index + 1)
         else:
-            self._acknowledged.add(index)
             self._changed_entries.append(index)
         return True
 
@@ -214,20 +215,22 @@ class Cursor:
     def count_redelivery(self, index: int, bits: int = 0) -> None:
         """Note that a consumer gave back an entry, or its messages in ``bits``."""
         if not self.is_acknowledged(index) and self.refused.add(index, bits):
-            self._changed = True
+            self._changed = self._changed_counts = True
 
     def count_crash(self, index: int, bits: int = 0) -> None:
         """Note that an entry, or its messages in ``bits``, was lost with its consumer."""
         if not self.is_acknowledged(index) and self.crashed.add(index, bits):
-            self._changed = True
+            self._changed = self._changed_counts = True
 
     def count_crash_alone(self, index: int, bits: int = 0) -> None:
         """Note that a message, which ``count_crash`` has counted, was all that its consumer had in hand."""
         if not self.is_acknowledged(index) and any(self.crashed.of(index)) and self.crashed_alone.add(index, bits):
-            self._changed = True
+            self._changed = self._changed_counts = True
 
     def counts_of(self, index: int) -> tuple[Counts, Counts, Counts]:
         """Return how often an entry was refused, crashed, and crashed alone."""
+        if not (self.refused.count or self.crashed.count):  # of almost every subscription
+            return _NEVER
         return self.refused.of(index), self.crashed.of(index), self.crashed_alone.of(index)
 
     def reset(self, mark: int) -> None:
@@ -247,15 +250,16 @@ class Cursor:
         """Return everything that changed since the last call, or None."""
         if not self._changed:
             return None
+        is_counted = self._changed_counts
         delta = CursorDelta(
             self._changed_reset,
             self.mark,
             tuple(self._changed_entries),
             _numbers(self._partial, self._changed_partial) if self._changed_partial else (),
-            self.refused.changes() if self.refused.changed else (),
-            self.crashed.changes() if self.crashed.changed else (),
+            self.refused.changes() if is_counted else (),
+            self.crashed.changes() if is_counted else (),
             self.acknowledged_messages,
-            self.crashed_alone.changes() if self.crashed_alone.changed else (),
+            self.crashed_alone.changes() if is_counted else (),
         )
         self._forget_changes()
         assert not self._changed, "a change is taken once"
@@ -320,15 +324,17 @@ class Cursor:
 
     def _advance(self, mark: int) -> None:
         before = self.mark
-        self.mark = self._acknowledged.pop_run(mark) if len(self._acknowledged) else mark
+        self.mark = self._acknowledged.pop_run(mark) if self._acknowledged.count else mark
         assert self.mark >= before, "only a reset moves the mark back"  # I11
 
     def _forget_changes(self) -> None:
         self._changed = self._changed_reset = False
         self._changed_entries.clear()
         self._changed_partial.clear()
-        for counts in self._counts:
-            counts.changed.clear()
+        if self._changed_counts:
+            self._changed_counts = False
+            for counts in self._counts:
+                counts.changed.clear()
 
 
 def _numbers(numbers: EntryNumbers, changed: set[int]) -> tuple[tuple[int, int], ...]:

@@ -17,15 +17,16 @@ assert 1 << _SHIFT == CHUNK_BITS
 
 
 class IndexSet:
-    """A set of integers of 0 and above."""
+    """A set of integers of 0 and above.
+
+    Attributes:
+        count: of the integers.
+    """
 
     def __init__(self) -> None:
         self._chunks: dict[int, int] = {}  # chunk number -> bits, never 0
-        self._count = 0  # bits in all chunks
-        self._runs = 0  # 0 <= _runs <= _count
-
-    def __len__(self) -> int:
-        return self._count
+        self.count = 0
+        self._runs = 0  # 0 <= _runs <= count
 
     def __contains__(self, index: int) -> bool:
         return bool(self._chunks.get(index >> _SHIFT, 0) >> (index & _MASK) & 1)
@@ -43,7 +44,7 @@ class IndexSet:
         if near & 2:
             return False
         self._chunks[number] = chunk | 1 << place
-        self._count += 1
+        self.count += 1
         self._runs += 1 - self._neighbours(number, place, near)
         return True
 
@@ -67,7 +68,7 @@ class IndexSet:
         chunk = self._chunks.get(number, 0)
         near = chunk << 1 >> place & 7
         if near & 2:
-            self._count -= 1
+            self.count -= 1
             self._runs += self._neighbours(number, place, near) - 1
             self._put(number, chunk ^ 1 << place)
 
@@ -85,7 +86,7 @@ class IndexSet:
         below = chunk & ((1 << (stop & _MASK)) - 1)
         if below:
             self._replace(edge, chunk, chunk & ~below)
-        assert 0 <= self._runs <= self._count, "every run has an index"
+        assert 0 <= self._runs <= self.count, "every run has an index"
 
     def pop_run(self, index: int) -> int:
         """Remove the unbroken run that starts at ``index``. Return the first index after it (``index`` if there is no
@@ -100,7 +101,7 @@ class IndexSet:
                 return index
             if index == first and (first - 1) not in self:
                 self._runs -= 1
-            self._count -= ones
+            self.count -= ones
             self._put(number, chunk & ~(((1 << ones) - 1) << offset))
             index += ones
             if offset + ones < CHUNK_BITS:
@@ -137,11 +138,11 @@ class IndexSet:
 
     def clear(self) -> None:
         self._chunks.clear()
-        self._count = self._runs = 0
+        self.count = self._runs = 0
 
     def copy(self) -> IndexSet:
         other = IndexSet()
-        other._chunks, other._count, other._runs = self._chunks.copy(), self._count, self._runs
+        other._chunks, other.count, other._runs = self._chunks.copy(), self.count, self._runs
         return other
 
     def chunk_numbers(self) -> list[int]:
@@ -190,7 +191,7 @@ class IndexSet:
         """Remove whole chunks, which are all before the chunk ``edge``."""
         get = self._chunks.get
         dropped = [self._chunks[number] for number in numbers]
-        self._count -= sum(map(int.bit_count, dropped))
+        self.count -= sum(map(int.bit_count, dropped))
         self._runs -= sum(
             _starts(bits, get(number - 1, 0) >> _MASK) for number, bits in zip(numbers, dropped, strict=True)
         )
@@ -203,7 +204,7 @@ class IndexSet:
         """Replace the bits of a chunk and update the counts."""
         before = self._chunks.get(number - 1, 0) >> _MASK
         behind = self._chunks.get(number + 1, 0) & 1
-        self._count += new.bit_count() - old.bit_count()
+        self.count += new.bit_count() - old.bit_count()
         self._runs += _starts(new, before) - _starts(old, before)
         if behind:  # a run starts in the next chunk if the last bit of this one is clear
             self._runs += (old >> _MASK) - (new >> _MASK)

@@ -57,9 +57,11 @@ _CRASHES = 1 << 61  # added to it if they count what was lost with a consumer
 _ALONE = 1 << 60  # added to it if they count what was lost as all that a consumer had in hand
 _ACKNOWLEDGED = -(1 << 63)  # in the place of a ledger's id in the item with the number of acknowledged messages
 _ARRAY_OF_3 = b"\x93"  # of msgpack
+_ARRAY_16 = 0xDC  # the first byte of a list of more than 15 items, whose number follows in 2 bytes
 _EMPTY_LIST = b"\x90"
 
 _pack = msgpack.Packer(autoreset=True).pack  # one for all records: each acknowledgement may write one
+_pack_head = msgpack.Packer(autoreset=True).pack_array_header
 _Item = tuple[int, int, bytes]  # ledger id, entry id, bits
 
 assert _HEADER_BYTES == 24
@@ -100,8 +102,9 @@ def encode_delta(delta: CursorDelta, chain: Chain, base: int) -> bytes:
         partial += _count_items(delta.crashed, chain, _CRASHES)
     if delta.crashed_alone:
         partial += _count_items(delta.crashed_alone, chain, _ALONE)
-    partial += _acknowledged_items(delta.messages, chain)
-    body = (tuple(chain.position_before(delta.mark)), acknowledged, partial)
+    if delta.messages is not None:
+        partial += _acknowledged_items(delta.messages, chain)
+    body = (chain.position_before(delta.mark), acknowledged, partial)
     return _encode(RecordKind.DELTA, _RESET if delta.reset else 0, base, 0, 1, _pack(body))
 
 
@@ -135,7 +138,7 @@ def snapshot_steps(cursor: Cursor, chain: Chain, base: int) -> Generator[None, N
             mark = _pack(tuple(chain.position_before(cursor.mark)))
             held = _list_at(partial, number)
             if not number and messages == cursor.acknowledged_messages:
-                held = _pack([*msgpack.unpackb(held), *_acknowledged_items(messages, chain)])
+                held = _extended(held, _acknowledged_items(messages, chain))
             body = (_ARRAY_OF_3, mark, _list_at(acknowledged, number), held)
             records[number] = _encode(RecordKind.SNAPSHOT, 0, base, number, parts, b"".join(body))
             if number:
@@ -248,6 +251,12 @@ def _packed_lists(items: Iterable[_Item]) -> Iterator[bytes]:
         room -= len(item[2])
     if held:
         yield _pack(held)
+
+
+def _extended(packed: bytes, items: list[_Item]) -> bytes:
+    """Return a packed list with more items. It is not unpacked, which would take as long as to pack it again."""
+    count, start = (int.from_bytes(packed[1:3], "big"), 3) if packed[0] == _ARRAY_16 else (packed[0] & 0x0F, 1)
+    return b"".join((_pack_head(count + len(items)), packed[start:], *map(_pack, items)))
 
 
 def _list_at(lists: list[bytes], number: int) -> bytes:

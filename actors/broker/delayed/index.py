@@ -52,7 +52,7 @@ class DelayedIndex:
     """
 
     def __init__(self) -> None:
-        self.count = 0  # == len(_waiting); an attribute because every delivery reads it
+        self.count = 0  # == _waiting.count; an attribute because every delivery reads it
         self._waiting = IndexSet()
         self._heap: list[Item] = []  # in memory: in no run, being stored, or loaded from a run
         self._unstored: dict[int, int] = {}  # in no run yet: entry -> due time
@@ -100,25 +100,25 @@ class DelayedIndex:
         """Remove an entry that was acknowledged before its time."""
         self._waiting.remove(index)
         self._unstored.pop(index, None)
-        self.count = len(self._waiting)
+        self.count = self._waiting.count
 
     def forget_below(self, mark: int) -> None:
         """Remove every entry below ``mark``: they were acknowledged."""
         self._waiting.drop_range(0, mark)
         for index in [index for index in self._unstored if index < mark]:
             del self._unstored[index]
-        self.count = len(self._waiting)
+        self.count = self._waiting.count
 
     def take_due(self, now_ms: int, limit: int) -> list[int]:
         """Remove and return at most ``limit`` entries in memory that are due."""
-        due = self._take_unknown(limit) if len(self._unknown) else []
+        due = self._take_unknown(limit) if self._unknown.count else []
         while self._heap and self._heap[0][0] <= now_ms and len(due) < limit:
             index = heappop(self._heap)[1]
             if index in self._waiting:
                 self._waiting.remove(index)
                 self._unstored.pop(index, None)
                 due.append(index)
-        self.count = len(self._waiting)
+        self.count = self._waiting.count
         return due
 
     def next_time(self) -> int | None:
@@ -127,7 +127,7 @@ class DelayedIndex:
         while self._heap and self._heap[0][1] not in self._waiting:
             heappop(self._heap)
         times = [self._heap[0][0]] if self._heap else []
-        if len(self._unknown):
+        if self._unknown.count:
             times.append(0)
         if self._runs and self._loading is None:
             times.append(self._runs[0][0])
@@ -210,7 +210,7 @@ class DelayedIndex:
             if item is not None and is_open(item[1]):
                 self._waiting.add(item[1])
                 first = place if first < 0 else first
-        self.count = len(self._waiting)
+        self.count = self._waiting.count
         if first < 0:
             return False
         item = items[first]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 from weakref import WeakKeyDictionary
@@ -26,7 +25,7 @@ BROKER = "heliograph.actors.broker"
 def store_a_seek_as_an_acknowledgement(real: Callable[..., CursorDelta | None], self: Cursor) -> CursorDelta | None:
     """A seek back is stored as a mark that may only go forward: the next owner does not know it (I11)."""
     delta = real(self)
-    return None if delta is None else replace(delta, reset=False)
+    return None if delta is None else delta._replace(reset=False)
 
 
 @mutant(world=TOPIC)

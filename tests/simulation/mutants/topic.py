@@ -142,7 +142,7 @@ def forget_what_a_failed_write_held(self: CursorLog, error: BaseException) -> No
 @replaced(IndexSet, "pop_run", world=TOPIC)
 def move_the_mark_over_holes(self: IndexSet, index: int) -> int:
     """The mark goes to the last acknowledged entry, past entries that were not acknowledged (I11)."""
-    return max((stop for _, stop in self.runs()), default=index) if len(self) else index
+    return max((stop for _, stop in self.runs()), default=index) if self.count else index
 
 
 # -- takeovers

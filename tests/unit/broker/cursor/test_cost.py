@@ -118,7 +118,7 @@ def test_moving_the_mark_over_a_run_costs_its_chunks_once() -> None:
         total += touches(cursor, chunks, index)
     assert cursor.mark == 40 * CHUNK_BITS
     assert total <= TOUCHES_MAX * 20 * CHUNK_BITS
-    assert len(cursor._acknowledged) == 0
+    assert cursor._acknowledged.count == 0
 
 
 def test_a_delta_names_runs_by_ledger_and_asks_for_spans_only_where_the_ledger_changes(

@@ -16,6 +16,7 @@ from heliograph.actors.broker.cursor.cursor import Cursor
 from heliograph.actors.broker.cursor.index_set import CHUNK_BITS, IndexSet
 from heliograph.actors.broker.cursor.return_counts import NO_COUNTS, Counts, least_refused
 from heliograph.actors.broker.managed_ledger.chain import LedgerChain
+from heliograph.actors.broker.records.message_count import NOTHING_COUNTED
 from heliograph.actors.broker.records.position import Position
 from heliograph.actors.errors import EntryDamagedError
 from tests.examples import examples
@@ -246,6 +247,18 @@ def test_a_large_snapshot_comes_in_parts() -> None:
     assert recovered(parts, chain).acknowledged_above_mark == 3_000
 
 
+@pytest.mark.parametrize("batches", [0, 1, 14, 15, 16, cursor_record.PART_ITEMS_MAX, cursor_record.PART_ITEMS_MAX + 1])
+def test_a_snapshot_has_the_acknowledged_messages_beside_any_number_of_batches(batches: int) -> None:
+    chain, cursor = chain_of(2 * batches + 2), Cursor(0)
+    chain.count = NOTHING_COUNTED
+    cursor.restore_messages(0)
+    for index in range(1, 2 * batches, 2):
+        cursor.acknowledge_messages(index, 0b110, 3)
+    again = recovered(encode_snapshot(cursor, chain, -1), chain)
+    assert again.acknowledged_messages == batches
+    assert dict(again.partial_items()) == dict.fromkeys(range(1, 2 * batches, 2), 0b110)
+
+
 def test_parts_of_a_snapshot_fit_an_entry_however_large_batches_are() -> None:
     """A part larger than any entry could never be stored, nor could any acknowledgement of the subscription."""
     chain, cursor = LedgerChain(), Cursor(0)
@@ -363,7 +376,7 @@ def test_index_set_against_a_set() -> None:
                 bits = chance.getrandbits(chance.randrange(1, 40))
                 ours.add_bits(index, bits)
                 naive |= {index + place for place in range(40) if bits >> place & 1}
-        assert len(ours) == len(naive)
+        assert ours.count == len(naive)
         if step % 50 == 0:
             assert ours.run_count == sum(index - 1 not in naive for index in naive)
     runs = [index for first, stop in ours.runs() for index in range(first, stop)]
@@ -378,7 +391,7 @@ def test_index_set_against_a_set() -> None:
     for stop in (700, 1_024, 2_500):
         ours.drop_range(0, stop)
         naive = {index for index in naive if index >= stop}
-        assert len(ours) == len(naive)
+        assert ours.count == len(naive)
         assert ours.run_count == sum(index - 1 not in naive for index in naive)
     ours.clear()
     assert ours.run_count == 0
