@@ -139,11 +139,11 @@ class AddPipeline:
 
     def on_acks(self, bookie_id: str, requests: Iterable[AddRequest]) -> bool:
         """Record that a bookie acknowledged some requests. Return whether the head became ready to be confirmed."""
-        is_ready = False
+        held, installed, is_ready = self.held, self._installed, False
         for entry_id, epoch, positions in requests:
             position = positions[bookie_id]
-            add, place = self.held.get(entry_id), 1 << position
-            if add is None or epoch < self._installed[position] or not add.outstanding & place:  # as in ``awaits``
+            add, place = held.get(entry_id), 1 << position
+            if add is None or epoch < installed[position] or not add.outstanding & place:  # as in ``awaits``
                 continue
             add.outstanding ^= place
             add.acked |= place  # also after the ack quorum: a change may revoke another one

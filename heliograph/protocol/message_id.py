@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import struct
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
@@ -212,8 +212,10 @@ _WORD_BITS = 64
 _WORD_MASK = (1 << _WORD_BITS) - 1
 
 
-def bits_of(words: Iterable[int]) -> int:
+def bits_of(words: Sequence[int]) -> int:
     """Return an ack set as one number; bit i is set while message i is not acknowledged."""
+    if len(words) == 1:  # of almost every batch
+        return words[0] & _WORD_MASK
     unsigned = [word & _WORD_MASK for word in words]
     return int.from_bytes(struct.pack(f"<{len(unsigned)}Q", *unsigned), "little")
 

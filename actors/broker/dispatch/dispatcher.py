@@ -224,6 +224,11 @@ class Dispatcher(ABC):
         """Note that only the messages of the entry whose bits are in ``left`` are not acknowledged yet, by a consumer
         if that is known."""
 
+    @property
+    def divided(self) -> Mapping[int, object]:
+        """Return the entries that were delivered in parts and are not acknowledged, by their indexes."""
+        return {}
+
     def left_by(self, index: int, consumer: ConsumerState) -> int:
         """Return the messages that an acknowledgement of a whole entry by a consumer leaves unacknowledged, a bit each:
         all but its part of a divided entry, 0 of another one."""
@@ -233,6 +238,25 @@ class Dispatcher(ABC):
         """Return the messages that a pending entry has, a bit each, perhaps without acknowledged ones; -1 if that is
         not known."""
         return -1
+
+    def left_after(
+        self, index: int, bits: int | None, messages: int | None, consumer: ConsumerState | None
+    ) -> tuple[int | None, int | None]:
+        """Return which messages of an entry an acknowledgement leaves, and how many the entry has, if that is known.
+
+        Args:
+            bits: that the consumer leaves; None if it named the whole entry, which may mean its part.
+            messages: that are pending at the consumer.
+        """
+        if bits is not None:
+            known = self.messages_of(index)
+            bits &= known  # a client may name more than the batch has
+            if consumer is not None and consumer.follows_sets:
+                bits |= self.left_by(index, consumer)  # what others hold is not its to acknowledge
+            return bits, known.bit_count() if known >= 0 else messages
+        if consumer is not None and (bits := self.left_by(index, consumer)):
+            messages = self.messages_of(index).bit_count()
+        return bits, messages
 
     @abstractmethod
     def acknowledged_up_to(self, index: int) -> None:

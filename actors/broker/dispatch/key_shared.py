@@ -191,7 +191,7 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
 
     @override
     def acknowledged(self, index: int) -> None:
-        super().acknowledged(index)
+        self._chunks.forget(index)
         if self._due:
             self._due.discard(index)
         released, hashes = self._pending.release(index), self._hashes.pop(index, None)

@@ -58,13 +58,14 @@ class MultipleConsumersDispatcher(Dispatcher):
     def _able(self, consumer: ConsumerState) -> None:
         self._takers.add(consumer)
 
+    @property
+    @override
+    def divided(self) -> Mapping[int, object]:
+        return self._pending.divided
+
     @override
     def set_limits(self, per_consumer: int, per_subscription: int) -> None:
         self._pending.set_limits(per_consumer, per_subscription, self.consumers)
-
-    @override
-    def acknowledged(self, index: int) -> None:
-        self._chunks.forget(index)
 
     @override
     def partly_acknowledged(self, index: int, left: int, by: ConsumerState | None = None) -> None:

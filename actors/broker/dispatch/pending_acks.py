@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from heliograph.actors.broker.dispatch.dispatcher import ConsumerState
 
@@ -12,13 +11,9 @@ PENDING_MESSAGES_MAX = 200_000  # the same over the subscription; delivery goes 
 UNLIMITED = 1 << 62
 ALL = -1
 
-
-class Released(NamedTuple):
-    """Messages of an entry that are not pending any more: as bits, ``ALL`` if only their number is known."""
-
-    consumer: ConsumerState
-    bits: int
-    messages: int
+# Messages of an entry that are not pending any more, and whose: as bits, ``ALL`` if only their number is known; and
+# their number. It is a plain tuple, because one is made for each entry.
+Released = tuple[ConsumerState, int, int]
 
 
 @dataclass(slots=True)
@@ -114,12 +109,12 @@ class PendingAcks:
         if consumer is not None:
             count = consumer.pending.pop(index)
             self._lighten(consumer, count)
-            return [Released(consumer, ALL, count)]
+            return [(consumer, ALL, count)]
         if not self.divided or (divided := self.divided.pop(index, None)) is None:
             return []
         for one in divided.parts:
             self._lighten(one, one.pending.pop(index))
-        return [Released(one, bits, bits.bit_count()) for one, bits in divided.parts.items()]
+        return [(one, bits, bits.bit_count()) for one, bits in divided.parts.items()]
 
     def release_at(self, consumer: ConsumerState, index: int) -> None:
         """Remove a consumer's pending messages of an entry; others may have messages of it pending."""
@@ -175,7 +170,7 @@ class PendingAcks:
             assert messages > 0, "an entry without open messages is acknowledged as a whole"
             consumer.pending[index] = messages
             self._lighten(consumer, gone)
-            return [Released(consumer, ALL, gone)]
+            return [(consumer, ALL, gone)]
         released: list[Released] = []
         divided = self.divided.get(index)
         if divided is not None:
@@ -186,7 +181,7 @@ class PendingAcks:
                 if one is None:
                     one, bits = next((one, bits & gone) for one, bits in divided.parts.items() if bits & gone)
                 self._reduce(divided, one, index, bits)
-                released.append(Released(one, bits, bits.bit_count()))
+                released.append((one, bits, bits.bit_count()))
                 gone &= ~bits
         return released
 

@@ -100,7 +100,7 @@ class SharedDispatcher(MultipleConsumersDispatcher):
 
     @override
     def acknowledged(self, index: int) -> None:
-        super().acknowledged(index)
+        self._chunks.forget(index)
         self._pending.release(index)
         if index < self.read_index:
             self._replay.discard(index)

@@ -96,11 +96,11 @@ def _acknowledge(found: Subscribed, ack: pb.CommandAck) -> asyncio.Future[None] 
     """Acknowledge the messages of a command. Raises BadRequestError for long bits that the cursor would keep as they
     come."""
     named = [
-        (from_unsigned(data.ledger_id, data.entry_id), bits_of(data.ack_set) if data.ack_set else None)
+        (from_unsigned(data.ledger_id, data.entry_id), bits_of(words) if (words := data.ack_set) else None)
         for data in ack.message_id
     ]
     for position, bits in named:
-        if bits is not None and bits.bit_length() > UNKNOWN_MESSAGES_MAX:
+        if bits and bits.bit_length() > UNKNOWN_MESSAGES_MAX:
             _check_known(found.subscription, position, bits)
     if ack.ack_type != ack.CUMULATIVE:
         return found.subscription.acknowledge(named, found.consumer)

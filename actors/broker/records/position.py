@@ -30,6 +30,8 @@ NOWHERE = Position(-1, -1)  # in the receipt of a duplicate, which was not store
 
 def from_unsigned(ledger_id: int, entry_id: int) -> Position:
     """Return the position in a Pulsar message id, whose fields are u64 on the wire (2**64 - 1 stands for -1)."""
+    if ledger_id < _I63_MAX >= entry_id:  # as almost every id has them
+        return new_position((ledger_id, entry_id))
     ledger = ledger_id - _U64 if ledger_id > _I63_MAX else ledger_id
     entry = entry_id - _U64 if entry_id > _I63_MAX else entry_id
     if ledger == _I63_MAX:

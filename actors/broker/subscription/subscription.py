@@ -231,21 +231,16 @@ class Subscription:
         Returns:
             a shared future that resolves when the acknowledgements are durable; None when there is nothing to wait for.
         """
+        cursor, divided = self.cursor, self.dispatcher.divided
+        state = None if consumer is None else consumer.state
+        pending = {} if state is None else state.pending
         for position, bits in acks:
             index = self.chain.find(position)
             if index is None:
                 continue
-            cursor = self.cursor
-            messages = consumer.state.pending.get(index) if consumer is not None else None
-            if bits is not None:
-                known = self.dispatcher.messages_of(index)
-                bits &= known  # a client may name more than the batch has
-                if consumer is not None and consumer.state.follows_sets:
-                    bits |= self.dispatcher.left_by(index, consumer.state)  # what others hold is not its to acknowledge
-                messages = known.bit_count() if known >= 0 else messages
-            elif consumer is not None:
-                bits = self.dispatcher.left_by(index, consumer.state)
-                messages = self.dispatcher.messages_of(index).bit_count() if bits else messages
+            messages = pending.get(index)
+            if bits or messages is None or index in divided:  # else its consumer acknowledges all that it was sent
+                bits, messages = self.dispatcher.left_after(index, bits, messages, state)
             if position.ledger_id <= self._counted_after:
                 cursor.forget_count()
             if cursor.acknowledge_messages(index, bits, messages) if bits else cursor.acknowledge(index, messages):
@@ -256,7 +251,7 @@ class Subscription:
                 if self.delays.index.count:
                     self.delays.forget(index)
             elif bits and (left := cursor.unacknowledged_bits(index)) is not None:
-                self.dispatcher.partly_acknowledged(index, left, None if consumer is None else consumer.state)
+                self.dispatcher.partly_acknowledged(index, left, state)
         return self._after_acknowledging()
 
     def acknowledge_cumulative(self, position: Position, bits: int | None = None) -> asyncio.Future[None] | None:
@@ -493,7 +488,8 @@ class Subscription:
         self.pump()
 
     def _deliver(self, index: int, entry: TopicEntry, is_alone: bool) -> None:
-        self._activity.note()
+        if not self._activity.is_noted:
+            self._activity.note()
         if entry.is_marker:
             self.dispatcher.skip(index)
             self.cursor.acknowledge(index, entry.messages)
@@ -514,22 +510,22 @@ class Subscription:
         delivery = self.dispatcher.deliver(index, entry, messages, bits)
         if delivery is None:
             return
-        state, redelivery_count, messages, bits, left, *crashes = delivery
+        state, redelivery_count, messages, bits, left, crashes, lone_crashes = delivery
         if state.returns_skipped:
             state.permits -= entry.messages - messages
         if bits is not None:
             entry = self._divided.part(index, entry, bits, messages, left)
-        consumer = self.consumers[state.key]
+        consumer, size = self.consumers[state.key], len(entry.payload)
         consumer.entries_out += 1
         consumer.delivered_ms = now_ms = wall_ms()
         consumer.messages_out += messages
-        consumer.bytes_out += len(entry.payload)
+        consumer.bytes_out += size
         self.entries_out += 1
         self.messages_out += messages
-        self.bytes_out += len(entry.payload)
+        self.bytes_out += size
         traffic = self._setting.traffic
         traffic.messages_out += messages
-        traffic.bytes_out += len(entry.payload)
+        traffic.bytes_out += size
         if entry.stored_ms and not redelivery_count:
             took = max(now_ms - entry.stored_ms, 0) / 1000  # a topic's clock may be ahead of ours
             latency = traffic.delivery_latency
@@ -537,10 +533,10 @@ class Subscription:
             latency.total += took
         if self._is_limited:
             now = time.monotonic()
-            self._rate.take(messages, len(entry.payload), now)
-            self._setting.topic_rate.take(messages, len(entry.payload), now)
+            self._rate.take(messages, size, now)
+            self._setting.topic_rate.take(messages, size, now)
         position = self.chain.position_at(index)
-        consumer.channel.push(consumer, position, entry, redelivery_count, bits, is_alone, *crashes)
+        consumer.channel.push(consumer, position, entry, redelivery_count, bits, is_alone, crashes, lone_crashes)
         if entry.trace is not None:
             self._traced = self._traced or TracedDeliveries(self._setting.topic, self.name)
             self._traced.dispatched(position, entry.trace, state.name, redelivery_count)

@@ -75,7 +75,8 @@ class Model:
         """Acknowledge some messages of an entry."""
         self.open[name] -= {(position, at) for at in done}
         left = sum(1 << at for at in range(self.sizes[position]) if at not in done)
-        self[name].acknowledge([(position, left or None)], self.consumers.get(name) if by_index else None)
+        whole = 0 if position.entry_id % 2 else None  # clients name a whole entry in both ways
+        self[name].acknowledge([(position, left or whole)], self.consumers.get(name) if by_index else None)
 
     async def persist(self) -> None:
         for subscription in self.topic.subscriptions.values():
