@@ -200,7 +200,8 @@ def part_problem(facts: PartFacts) -> str:
     if facts.failure:
         return f"{where}{NOT_STARTING}: {facts.failure}" + (f" ({again}, with growing pauses)" if again else "")
     if again:
-        return f"{where}its process ends again and again ({again}, with growing pauses): see helio logs"
+        ends = "serves now, after it ended" if facts.address else "ends"
+        return f"{where}its process {ends} again and again ({again}, with growing pauses): see helio logs"
     return f"{where}{facts.memory}" if facts.memory else ""
 
 

@@ -13,8 +13,9 @@ from heliograph.actors.auditor.underreplication import UnderReplication
 from heliograph.base.errors import ServiceNotReadyError
 from heliograph.cluster.operator import reporting
 from heliograph.cluster.operator.actor import OperatorActor
+from heliograph.cluster.operator.ports import PartFacts
 from heliograph.cluster.operator.ray_port import RayPort
-from heliograph.cluster.operator.reporting import Reporter
+from heliograph.cluster.operator.reporting import Reporter, part_problem
 from heliograph.metadata.backends.memory import MemoryServer
 from heliograph.metadata.operator_records import ClusterReport, PartReport
 from heliograph.metadata.recipes.cluster_init import initialise
@@ -88,3 +89,12 @@ async def test_ray_is_told_a_verdict_and_the_address_of_the_gateway_when_they_ch
         await asyncio.sleep(0)
         await asyncio.sleep(0)
     assert noted == ["http://a:1", "http://a:1", "http://b:1"], "again after a failure, and where it went"
+
+
+def test_a_part_that_serves_after_many_starts_is_not_said_to_end() -> None:
+    """Such as a bookie whose lost disk was replaced: a start lasts only after a minute."""
+    ending = PartFacts("0.1.0", "10.0.0.7", starts=6)
+    assert "its process ends again and again (started 6 times in a row" in part_problem(ending)
+    serving = part_problem(replace(ending, address="10.0.0.7:3181"))
+    assert "its process serves now, after it ended again and again (started 6 times in a row" in serving
+    assert part_problem(replace(ending, starts=1)) == ""
