@@ -229,6 +229,24 @@ async def test_a_peer_that_breaks_the_protocol_is_disconnected() -> None:
             await heliograph.connect_async(f"pulsar://127.0.0.1:{port}")
 
 
+async def test_a_program_that_takes_the_address_of_a_broker_meanwhile_ends_no_handle() -> None:
+    async def _greet_in_http(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        greeted.append(1)
+        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+    greeted: list[int] = []
+    async with FakeBroker() as broker, await client_of(broker) as client:
+        producer, consumer = await client.producer(TOPIC).open(), await client.consumer(TOPIC, "s").open()
+        await broker.stop()
+        async with await asyncio.start_server(_greet_in_http, "127.0.0.1", broker._port):
+            await until(lambda: len(greeted) > 2)
+        async with broker:
+            await producer.send(b"x")
+            await until(lambda: len(broker.of_type(T.SUBSCRIBE)) == 2)
+            await consumer.close()
+            await producer.close()
+
+
 async def test_unanswered_requests_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:  # I15
     async with FakeBroker() as broker, await client_of(broker) as client:
         broker.silent.add(T.PARTITIONED_METADATA)

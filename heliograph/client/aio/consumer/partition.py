@@ -8,7 +8,14 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from heliograph.base.errors import Advice, AlreadyClosedError, ConnectionLostError, ConsumerBusyError, HeliographError
+from heliograph.base.errors import (
+    Advice,
+    AlreadyClosedError,
+    ConnectionLostError,
+    ConsumerBusyError,
+    HeliographError,
+    ProtocolError,
+)
 from heliograph.base.lifecycle import Lifecycle
 from heliograph.client.aio.consumer import commands
 from heliograph.client.aio.consumer.ack_group import AckSender
@@ -474,8 +481,8 @@ class PartitionConsumer:
                 await self._subscribe()
                 return
             except HeliographError as error:
-                # Busy may mean this consumer itself: the broker notices late that its old connection is dead.
-                if error.advice is Advice.STOP and not isinstance(error, ConsumerBusyError):
+                # As a producer does: busy may mean itself, other bytes come from another program.
+                if error.advice is Advice.STOP and not isinstance(error, (ConsumerBusyError, ProtocolError)):
                     log.warning("consumer of %s failed for good: %s", self.topic_name, error)
                     self._move(ConsumerPartitionState.FAILED)
                     self._on_failed(self, error)

@@ -461,8 +461,9 @@ class PartitionProducer:
                 await self._register()
                 return
             except HeliographError as error:
-                # Busy may mean this producer itself: the broker notices late that its old connection is dead.
-                if error.advice is Advice.STOP and not isinstance(error, ProducerBusyError):
+                # Busy may mean this producer itself: the broker notices late that its old connection is dead. Other
+                # bytes come from another program, at the address of a broker that ended.
+                if error.advice is Advice.STOP and not isinstance(error, (ProducerBusyError, ProtocolError)):
                     self._fail(error)
                     return
                 if isinstance(error, QuotaExceededError) and not isinstance(error, ProducerHeldError):
