@@ -233,6 +233,8 @@ async def test_a_program_that_takes_the_address_of_a_broker_meanwhile_ends_no_ha
     async def _greet_in_http(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         greeted.append(1)
         writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        await writer.drain()
+        writer.close()
 
     greeted: list[int] = []
     async with FakeBroker() as broker, await client_of(broker) as client:
