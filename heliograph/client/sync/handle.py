@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import functools
+import logging
 import os
 import sys
 import threading
@@ -36,6 +38,7 @@ _Options = TypeVar("_Options")
 _Consumer = TypeVar("_Consumer", bound=AsyncConsumer[Any])
 _Result = TypeVar("_Result")
 
+log = logging.getLogger(__name__)
 threads = SharedLoopThread("heliograph-client")  # its event loop runs the async handles behind all sync ones
 making = threading.RLock()  # re-entrant: making a handle makes its client's handle first
 _inherited: list[object] = []  # async handles of a forked child's parent: never finalised in the child
@@ -87,6 +90,21 @@ def _thread_for(work: Coroutine[Any, Any, object]) -> LoopThread:
         raise
 
 
+def _note_cut_off(future: Future[Any]) -> None:
+    """Warn if a call that nobody waited for, such as ``send_async``, had not ended when the process did."""
+    if threads.has_ended and future.cancelled():
+        _warn_of_cut_off()
+
+
+@functools.cache
+def _warn_of_cut_off() -> None:
+    """Warn once in a process."""
+    log.warning(
+        "the process ends before calls that it did not wait for, and their messages may not be stored: wait for the "
+        "futures of send_async, or close the producer"
+    )
+
+
 class Handle(Generic[_Async]):
     """A sync handle.
 
@@ -134,7 +152,9 @@ class Handle(Generic[_Async]):
         return _thread_for(work).run(work)
 
     def _start(self, work: Coroutine[Any, Any, _Result]) -> Future[_Result]:
-        return _thread_for(work).start(work)
+        future = _thread_for(work).start(work)
+        future.add_done_callback(_note_cut_off)
+        return future
 
     def __enter__(self) -> Self:
         return self.open()
@@ -211,7 +231,7 @@ class ClientHandle(Handle[AsyncClient]):
                     return
         finally:
             if not threads.has_ended:
-                self._start(parts.aclose())
+                threads.current().start(parts.aclose())
 
     def respond(
         self,

@@ -145,3 +145,14 @@ def test_a_process_that_uses_handles_in_its_exit_hooks_ends(cluster: heliograph.
     assert "never awaited" not in done.stderr
     if name in ("atexit, registered first", "logging.shutdown"):
         assert errors.AlreadyClosedError.__name__ in done.stderr, "the caller learns why"
+
+
+@pytest.mark.parametrize(("waits", "is_told"), [("", True), ("p.flush()", False), ("p.close()", False)])
+def test_a_process_that_ends_before_its_messages_are_stored_says_so(
+    cluster: heliograph.LocalCluster, waits: str, is_told: bool
+) -> None:
+    script = f"import heliograph; p = heliograph.connect({cluster.service_url!r}).producer('cut-off')\n"
+    script += f"for n in range(1000): p.send_async('x')\n{waits}"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0
+    assert done.stderr.count("messages may not be stored") == is_told
