@@ -186,10 +186,8 @@ class ProducerOptions:
             raise InvalidConfigError(
                 "batch_bytes is above what an entry can hold", field="batch_bytes", limit=f"{MESSAGE_BYTES_MAX} bytes"
             )
-        if self.name is not None and not 0 < len(self.name) <= NAME_CHARACTERS_MAX:
-            raise InvalidConfigError(
-                "the name of a producer is empty or too long", field="name", limit=f"{NAME_CHARACTERS_MAX} characters"
-            )
+        if self.name is not None:
+            _check_name("producer", self.name)
         _check_choice("compression", self.compression, get_args(Compression))
         _check_choice("hashing", self.hashing, get_args(Hashing))
         _check_choice("access_mode", self.access_mode, get_args(AccessMode))
@@ -282,6 +280,8 @@ class ConsumerOptions:
         schema_of(self.schema)
         if not self.subscription and self.durable:
             raise BadRequestError("a subscription needs a name", field="subscription")
+        if self.name:
+            _check_name("consumer", self.name)
         _check_choice("type", self.type, get_args(SubscriptionType))
         _check_choice("initial_position", self.initial_position, get_args(InitialPosition))
         _check_positive(self, "receiver_bytes_max", "chunked_messages_max")
@@ -439,6 +439,13 @@ def _check_positive(options: object, *names: str) -> None:
     for name in names:
         if getattr(options, name) <= 0:
             raise InvalidConfigError(f"{name} must be above 0", field=name)
+
+
+def _check_name(kind: str, name: str) -> None:
+    if not isinstance(name, str) or not 0 < len(name) <= NAME_CHARACTERS_MAX:
+        raise InvalidConfigError(
+            f"the name of a {kind} is {name!r:.80}", field="name", limit=f"1 to {NAME_CHARACTERS_MAX} characters"
+        )
 
 
 def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:

@@ -50,6 +50,14 @@ def test_text_that_utf_8_cannot_express_is_refused(client: heliograph.Client) ->
         assert producer.last_sequence_id == -1
 
 
+@pytest.mark.parametrize("name", ["n" * 257, 5])
+def test_a_name_that_cannot_be_is_refused(client: heliograph.Client, name: Any) -> None:
+    for make in (lambda: client.producer("names", name=name), lambda: client.consumer("names", "s", name=name)):
+        with pytest.raises(BadRequestError, match=r"the name of a (producer|consumer) is") as refused:
+            make()
+        assert (refused.value.field, refused.value.limit) == ("name", "1 to 256 characters")
+
+
 @pytest.mark.parametrize("values", ["text", b"bytes", 7, None, {"a": 1}])
 def test_values_that_are_no_list_are_refused(client: heliograph.Client, values: Any) -> None:
     with client.producer("lists") as producer, pytest.raises(BadRequestError) as refused:
