@@ -6,10 +6,12 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
+from random import Random
 from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
+from heliograph.base.backoff import Backoff
 from heliograph.base.clock import wall_ms
 from heliograph.base.completion import end_task
 from heliograph.base.errors import ConflictError, HeliographError, NotFoundError, NotPermittedError, ProducerFencedError
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 RECORDS, STATUS = "heliograph-processors", "heliograph-processors-status"  # topics of each namespace
 COMPACTION_BYTES = 4 << 20
 CHANGES_AGAIN = 20  # attempts at a change while others change records, too
+CHANGE_MS, CHANGE_MS_MAX = 50.0, 2_000.0  # pause after one that another program has fenced, at most
 LOOK_SECONDS, LOOKS = 0.1, 300  # whether the instances of a deleted processor have committed and ended
 
 log = logging.getLogger(__name__)
@@ -129,6 +132,9 @@ class Registry(AsyncHandle):
             ConflictError: Others change records all the time.
         """
         await self.open()
+        pauses = Backoff(
+            CHANGE_MS, CHANGE_MS_MAX, Random(), jitter=1
+        )  # two that began again at once would meet for ever
         for _ in range(CHANGES_AGAIN):
             async with self.client.producer(
                 self._topic(RECORDS), schema=dict, access_mode="exclusive_with_fencing"
@@ -138,9 +144,11 @@ class Registry(AsyncHandle):
                 try:
                     await writer.send(None if record is None else record.values(), key=name)
                 except ProducerFencedError:
-                    continue
-                await self._records.refresh()
-                return
+                    pass
+                else:
+                    await self._records.refresh()
+                    return
+            await asyncio.sleep(pauses.pause())
         raise ConflictError("other programs change processors all the time", field="name")
 
     async def prepare_topics(self) -> None:

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 import heliograph
+from heliograph.client.aio.table_view import AsyncTableView
 from heliograph.errors import BadRequestError, ConflictError, InvalidConfigError, ProducerFencedError
 from heliograph.processors.owner import SOURCE
-from heliograph.processors.registry import Registry, delete
+from heliograph.processors.registry import ProcessorRecord, Registry, delete
 from heliograph.tasks.records import REASON
 from tests.unit.processors.conftest import SECONDS, Begin, Made, ended, read
 
@@ -247,6 +248,27 @@ async def test_a_processor_pauses_goes_on_and_is_deleted(
         await registry.change(name, lambda _: None)
         await asyncio.wait_for(working, SECONDS)
         assert await registry.status(name) == []
+
+
+async def test_programs_that_change_records_at_the_same_time_all_come_to_it(
+    client: heliograph.Client, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refresh = AsyncTableView.refresh
+
+    async def slow(view: AsyncTableView[Any]) -> None:
+        await refresh(view)
+        await asyncio.sleep(0.05)  # in which the next one fences the caller
+
+    monkeypatch.setattr(AsyncTableView, "refresh", slow)
+
+    async def change(number: int) -> None:
+        record = ProcessorRecord(f"{name}-{number}", (name,))
+        async with heliograph.AsyncClient(client.options) as own, Registry(own, NAMESPACE) as registry:
+            await registry.change(record.name, lambda _: record)
+            assert await registry.known(record.name) == record
+            await registry.change(record.name, lambda _: None)
+
+    await asyncio.gather(*(change(number) for number in range(4)))
 
 
 async def test_a_processor_that_was_deleted_begins_again(
