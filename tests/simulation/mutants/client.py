@@ -31,19 +31,23 @@ def confirm_what_a_lost_connection_held(real: Callable[..., None], self: Partiti
 
 
 @changed(PartitionProducer, "_register", world=CLIENT)
-async def send_nothing_again(real: Callable[..., Awaitable[None]], self: PartitionProducer) -> None:
+async def send_nothing_again(
+    real: Callable[..., Awaitable[None]], self: PartitionProducer, within_ms: int | None = None
+) -> None:
     """A producer that comes back sends its later entries only (liveness, or a receipt out of order)."""
     pending = list(self.pending)
     self.pending.clear()
-    await real(self)
+    await real(self, within_ms)
     self.pending.extendleft(reversed(pending))
 
 
 @changed(PartitionProducer, "_register", world=CLIENT)
-async def number_entries_again(real: Callable[..., Awaitable[None]], self: PartitionProducer) -> None:
+async def number_entries_again(
+    real: Callable[..., Awaitable[None]], self: PartitionProducer, within_ms: int | None = None
+) -> None:
     """A producer that comes back gives its entries other numbers, so that they are stored twice (I12)."""
     self._epoch, before = 0, self._epoch
-    await real(self)
+    await real(self, within_ms)
     self._epoch += before
 
 
@@ -155,9 +159,11 @@ def keep_the_permits_of_what_is_dropped(
 
 
 @changed(PartitionConsumer, "_subscribe", world=CLIENT)
-async def grant_permits_of_before_a_redelivery(real: Callable[..., Awaitable[None]], self: PartitionConsumer) -> None:
+async def grant_permits_of_before_a_redelivery(
+    real: Callable[..., Awaitable[None]], self: PartitionConsumer, within_ms: int | None = None
+) -> None:
     """A consumer that subscribes again grants its queue, and what it owed before (I15)."""
-    await real(self)
+    await real(self, within_ms)
     self._permits_due = self._queue
     self._flow()
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from functools import partial
+from inspect import Parameter
 from typing import Any, TypedDict, TypeVar
 from unittest.mock import patch
 
@@ -75,13 +78,20 @@ def edit(target: str, old: str, new: str, **facts: Unpack[Facts]) -> Callable[[F
 
 def replaced(owner: Any, name: str, **facts: Unpack[Facts]) -> Callable[[F], F]:
     """Register the sabotage that puts a function in the place of one of the product, under the name of the former."""
-    return lambda function: _registered(function, lambda: patch.object(owner, name, function), facts)
+
+    def add(function: F) -> F:
+        _check_arguments(function, getattr(owner, name))
+        return _registered(function, lambda: patch.object(owner, name, function), facts)
+
+    return add
 
 
 def changed(owner: Any, name: str, **facts: Unpack[Facts]) -> Callable[[F], F]:
     """Register a sabotage as ``replaced`` does; the first argument of the function is the one that it replaces."""
 
     def add(function: F) -> F:
+        _check_arguments(partial(function, None), getattr(owner, name))
+
         @contextmanager
         def sabotage() -> Iterator[None]:
             real = getattr(owner, name)
@@ -91,6 +101,15 @@ def changed(owner: Any, name: str, **facts: Unpack[Facts]) -> Callable[[F], F]:
         return _registered(function, sabotage, facts)
 
     return add
+
+
+def _check_arguments(function: Callable[..., Any], real: Callable[..., Any]) -> None:
+    """Raise TypeError if a function cannot be called with all arguments of the one that it replaces: no run needs to
+    come by to tell that the product has changed."""
+    parameters = inspect.signature(real).parameters.values()
+    named = [each.name for each in parameters if each.kind is Parameter.KEYWORD_ONLY]
+    others = [each for each in parameters if each.kind in (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)]
+    inspect.signature(function).bind(*others, **dict.fromkeys(named))
 
 
 def _registered(function: F, sabotage: Callable[[], AbstractContextManager[Any]], facts: Facts) -> F:
