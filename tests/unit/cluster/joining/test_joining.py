@@ -406,6 +406,7 @@ def test_a_node_says_how_many_brokers_it_brings(
         return SimpleNamespace(pid=1, start_ticks=1)
 
     monkeypatch.setattr(node, "usable_cores", lambda: cores)
+    monkeypatch.setattr(launch, "temporary_directory", lambda: home.directory)
     monkeypatch.setattr(launch, "spawn", spawn)
     started = node.start_node(NodeRecord("n", HEAD, "127.0.0.1", given), HEAD, home)
     assert commands[0][-1] == f"--labels={said}"
