@@ -21,7 +21,8 @@ from heliograph.protocol.frame import MESSAGE_BYTES_MAX
 from heliograph.protocol.message_id import MessageId
 from heliograph.protocol.topic_name import TopicName
 
-NAME_CHARACTERS_MAX = 256
+NAME_CHARACTERS_MAX = 256  # of a producer
+CONSUMER_NAME_CHARACTERS_MAX = 1_024  # brokers take 1,024 bytes
 ENCRYPTED = "pulsar+ssl://"  # how addresses of TLS begin
 SEQUENCE_ID_MAX = (1 << 63) - 1
 NACK_MULTIPLIER_MAX = 100.0
@@ -187,7 +188,7 @@ class ProducerOptions:
                 "batch_bytes is above what an entry can hold", field="batch_bytes", limit=f"{MESSAGE_BYTES_MAX} bytes"
             )
         if self.name is not None:
-            _check_name("producer", self.name)
+            _check_name("producer", self.name, NAME_CHARACTERS_MAX)
         _check_choice("compression", self.compression, get_args(Compression))
         _check_choice("hashing", self.hashing, get_args(Hashing))
         _check_choice("access_mode", self.access_mode, get_args(AccessMode))
@@ -281,7 +282,7 @@ class ConsumerOptions:
         if not self.subscription and self.durable:
             raise BadRequestError("a subscription needs a name", field="subscription")
         if self.name:
-            _check_name("consumer", self.name)
+            _check_name("consumer", self.name, CONSUMER_NAME_CHARACTERS_MAX)
         _check_choice("type", self.type, get_args(SubscriptionType))
         _check_choice("initial_position", self.initial_position, get_args(InitialPosition))
         _check_positive(self, "receiver_bytes_max", "chunked_messages_max")
@@ -441,11 +442,9 @@ def _check_positive(options: object, *names: str) -> None:
             raise InvalidConfigError(f"{name} must be above 0", field=name)
 
 
-def _check_name(kind: str, name: str) -> None:
-    if not isinstance(name, str) or not 0 < len(name) <= NAME_CHARACTERS_MAX:
-        raise InvalidConfigError(
-            f"the name of a {kind} is {name!r:.80}", field="name", limit=f"1 to {NAME_CHARACTERS_MAX} characters"
-        )
+def _check_name(kind: str, name: str, most: int) -> None:
+    if not isinstance(name, str) or not 0 < len(name) <= most:
+        raise InvalidConfigError(f"the name of a {kind} is {name!r:.80}", field="name", limit=f"1 to {most} characters")
 
 
 def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:

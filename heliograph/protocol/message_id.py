@@ -6,7 +6,7 @@ import base64
 import binascii
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar
 
 from google.protobuf.message import DecodeError
@@ -53,6 +53,11 @@ class MessageId:
 
     EARLIEST: ClassVar[MessageId]
     LATEST: ClassVar[MessageId]
+
+    def __setstate__(self, state: list[Any]) -> None:
+        """Take the fields of a pickle, also of one that an earlier release made, which had no ``first_chunk``."""
+        for each, value in zip(fields(self), [*state, None], strict=False):
+            object.__setattr__(self, each.name, value)
 
     @property
     def begin(self) -> MessageId:

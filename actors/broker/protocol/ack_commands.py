@@ -69,10 +69,8 @@ class AckCommands:
             error = BadRequestError("a shared subscription takes no cumulative acknowledgements", field="ackType")
         else:
             found.consumer.acknowledged_ms = wall_ms()
-            try:
-                durable = _acknowledge(found, ack)
-            except BadRequestError as refused:
-                error = refused
+            durable, refused = _acknowledge(found, ack)
+            error = refused or error
         if not ack.HasField("request_id"):
             pass
         elif error is not None or durable is None:
@@ -92,22 +90,25 @@ class AckCommands:
         self.connection.send(BaseCommand(type=BaseCommand.ACK_RESPONSE, ack_response=answer))
 
 
-def _acknowledge(found: Subscribed, ack: pb.CommandAck) -> asyncio.Future[None] | None:
-    """Acknowledge the messages of a command. Raises BadRequestError for long bits that the cursor would keep as they
-    come."""
-    named = [
-        (from_unsigned(data.ledger_id, data.entry_id), bits_of(words) if (words := data.ack_set) else None)
-        for data in ack.message_id
-    ]
-    for position, bits in named:
-        if bits and bits.bit_length() > UNKNOWN_MESSAGES_MAX:
-            _check_known(found.subscription, position, bits)
+def _acknowledge(found: Subscribed, ack: pb.CommandAck) -> tuple[asyncio.Future[None] | None, BadRequestError | None]:
+    """Acknowledge the messages of a command, but long bits that the cursor would keep as they come. Return what is to
+    be waited for, and why some were refused."""
+    named, refused = [], None
+    for data in ack.message_id:
+        position = from_unsigned(data.ledger_id, data.entry_id)
+        bits = bits_of(words) if (words := data.ack_set) else None
+        try:
+            if bits and bits.bit_length() > UNKNOWN_MESSAGES_MAX:
+                _check_known(found.subscription, position, bits)
+            named.append((position, bits))
+        except BadRequestError as error:
+            refused = error
     if ack.ack_type != ack.CUMULATIVE:
-        return found.subscription.acknowledge(named, found.consumer)
+        return found.subscription.acknowledge(named, found.consumer), refused
     durable = None
     for position, bits in named:
         durable = found.subscription.acknowledge_cumulative(position, bits)
-    return durable
+    return durable, refused
 
 
 def _check_known(subscription: Subscription, position: Position, bits: int) -> None:

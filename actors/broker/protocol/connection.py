@@ -124,7 +124,7 @@ class PulsarConnection(FramedConnection, asyncio.Protocol):
         self._outbox: Outbox | None = None  # only while the connection is open
         self._unsent = unsent
         self._role = ""  # that the connection is counted for; empty: none
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], None] = {}  # in order: the first one waits first
         self._openings = asyncio.Semaphore(OPENINGS_MAX)
         self._waiting = 0  # of the tasks, for one of the openings
         self._sign_of_life = _HEARD
@@ -232,16 +232,20 @@ class PulsarConnection(FramedConnection, asyncio.Protocol):
     async def topic(self, name: TopicName, *, may_create: bool) -> BrokerTopic:
         """Return a topic, opened after those that this client asked for before. Raises as ``Topics.get`` does."""
         topics, openings = self.context.topics, self._openings
-        if topics.find(name) is not None:
-            return await topics.get(name, may_create=may_create, on_created=self.note_creation)
+        get = partial(topics.get, name, may_create=may_create, on_created=self.note_creation)
+        if topics.is_begun(name):  # not counted: the topic may take long, and have many of its commands
+            return await get()
         waiting = int(openings.locked() and self.context.openings_waiting < OPENINGS_WAITING_MAX)
         self._wait(waiting)
         try:
             await openings.acquire()
         finally:
             self._wait(-waiting)
+        if topics.is_begun(name):
+            openings.release()
+            return await get()
         try:
-            return await topics.get(name, may_create=may_create, on_created=self.note_creation)
+            return await get()
         finally:
             openings.release()
 
@@ -404,7 +408,7 @@ class PulsarConnection(FramedConnection, asyncio.Protocol):
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
         """Let the rest of a command run by itself."""
         task = asyncio.get_running_loop().create_task(self._run(work))
-        self._tasks.add(task)
+        self._tasks[task] = None
         task.add_done_callback(partial(self._ended, work))
         if len(self._tasks) - self._waiting >= self.context.config.connection_requests_max:
             self.pause()
@@ -418,7 +422,7 @@ class PulsarConnection(FramedConnection, asyncio.Protocol):
 
     def _ended(self, work: Coroutine[Any, Any, None], task: asyncio.Task[None]) -> None:
         work.close()  # a task that was cancelled before its first turn has never awaited it
-        self._tasks.discard(task)
+        self._tasks.pop(task, None)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("%s: connection closed: a command failed", self.peer, exc_info=error)
             self.close()

@@ -118,6 +118,10 @@ class Topics:
         """Return the topic if it is loaded."""
         return self._loaded.get(name)
 
+    def is_begun(self, name: TopicName) -> bool:
+        """Return whether the topic is loaded, or being loaded."""
+        return name in self._loaded or name in self._loading
+
     async def get(
         self, name: TopicName, *, may_create: bool = False, on_created: OnCreated | None = None
     ) -> BrokerTopic:

@@ -71,6 +71,9 @@ def test_the_id_of_a_received_message_is_a_message_id() -> None:
     assert [getattr(made, field.name) for field in fields(plain)] == [7, 9, 2, 1, 3, TOPIC, None]
     assert (made, hash(made), repr(made), pickle.loads(pickle.dumps(made))) == (plain, hash(plain), repr(plain), plain)
     assert made < MessageId(7, 9, 2, 2)
+    older = object.__new__(MessageId)
+    older.__setstate__([7, 9, 2, 1, 3, TOPIC])  # of a pickle before ``first_chunk``
+    assert (str(older), older.begin, older.to_bytes()) == (str(plain), plain, plain.to_bytes())
     with pytest.raises(AttributeError):
         made.partition = 1  # type: ignore[misc]
 

@@ -73,7 +73,8 @@ class PendingEntry:
         if size == 1:
             waiter = self.waiters[0]
             if not waiter.done():
-                waiter.set_result(received_id(ledger_id, entry_id, partition, -1, 0, topic, self.first_chunk))
+                first_chunk = self.first_chunk if ledger_id >= 0 else None  # it was stored before
+                waiter.set_result(received_id(ledger_id, entry_id, partition, -1, 0, topic, first_chunk))
         else:
             for index, waiter in enumerate(self.waiters):
                 if not waiter.done():

@@ -284,6 +284,27 @@ async def test_a_long_acknowledgement_of_what_nobody_has_is_refused(lone: LoneBr
     assert not (await acknowledge(65)).HasField("error"), "it says no more than the one before"
 
 
+async def test_a_long_acknowledgement_that_is_refused_takes_no_others_with_it(lone: LoneBroker) -> None:
+    """Clients send what gathered while they were not connected in one command."""
+    client = Client(lone.broker)
+    wanted = pb.CommandSubscribe(topic="orders", subscription="s", sub_type=EXCLUSIVE, consumer_id=1, request_id=7)
+    client.say(T(type=T.SUBSCRIBE, subscribe=wanted))
+    await turns(lambda: client.answer(T.SUCCESS))
+    [subscription] = client.connection.context.topics.find(TopicName.parse("orders")).subscriptions.values()  # type: ignore[union-attr]
+    client.say(T(type=T.PRODUCER, producer=pb.CommandProducer(topic="orders", producer_id=1, request_id=8)))
+    await turns(lambda: client.answer(T.PRODUCER_SUCCESS))
+    for number in range(2):
+        client.say(T(type=T.SEND, send=pb.CommandSend(producer_id=1, sequence_id=number)), ENTRY)
+    await turns(lambda: sum(answer.type == T.SEND_RECEIPT for answer in client.transport.answers) == 2)
+    ids = [answer.send_receipt.message_id for answer in client.transport.answers if answer.type == T.SEND_RECEIPT]
+    ids[1].ack_set.extend([1, *[-1] * 64])
+    mark = subscription.cursor.mark
+    client.say(T(type=T.ACK, ack=pb.CommandAck(consumer_id=1, ack_type=INDIVIDUAL, message_id=ids, request_id=9)))
+    await turns(lambda: client.answer(T.ACK_RESPONSE))
+    assert client.transport.answers[-1].ack_response.error == pb.NOT_ALLOWED_ERROR
+    assert (subscription.cursor.mark, subscription.cursor.partial_count) == (mark + 1, 0)
+
+
 async def test_a_consumer_is_closed_after_its_long_lists(lone: LoneBroker) -> None:
     client = Client(lone.broker)
     wanted = pb.CommandSubscribe(topic="orders", subscription="s", sub_type=EXCLUSIVE, consumer_id=1, request_id=7)

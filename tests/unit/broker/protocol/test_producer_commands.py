@@ -404,3 +404,31 @@ async def test_the_first_message_is_read_while_other_topics_of_its_client_wait_t
         await turns(lambda: not client.connection._tasks)
         assert lone.broker._context is not None
         assert lone.broker._context.openings_waiting == 0
+
+
+async def test_a_topic_that_does_not_open_keeps_no_other_topic_of_its_client_waiting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with LoneBroker() as lone:
+        client, topics, stuck = Client(lone.broker), lone.broker._context.topics, TopicName.parse("stuck")  # type: ignore[union-attr]
+        real, opens = topics._open, asyncio.Event()
+
+        async def open_later(name: TopicName, *others: Any) -> Any:
+            if name == stuck:
+                await opens.wait()
+            return await real(name, *others)
+
+        monkeypatch.setattr(topics, "_open", open_later)
+        for topic in (stuck, TopicName.parse("other")):
+            await lone.broker.ownership.resolve(topic)
+        for number in range(OPENINGS_MAX):
+            producer = pb.CommandProducer(topic="stuck", producer_id=number, request_id=number)
+            client.say(T(type=T.PRODUCER, producer=producer))
+        other = pb.CommandProducer(topic="other", producer_id=OPENINGS_MAX, request_id=OPENINGS_MAX)
+        client.say(T(type=T.PRODUCER, producer=other))
+        try:
+            await turns(lambda: opened(client) > 0)
+            assert client.transport.answers[-1].producer_success.request_id == OPENINGS_MAX
+        finally:
+            opens.set()
+        await turns(lambda: opened(client) == OPENINGS_MAX + 1)

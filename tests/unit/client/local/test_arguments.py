@@ -50,12 +50,20 @@ def test_text_that_utf_8_cannot_express_is_refused(client: heliograph.Client) ->
         assert producer.last_sequence_id == -1
 
 
-@pytest.mark.parametrize("name", ["n" * 257, 5])
+@pytest.mark.parametrize("name", ["n" * 1_025, 5])
 def test_a_name_that_cannot_be_is_refused(client: heliograph.Client, name: Any) -> None:
-    for make in (lambda: client.producer("names", name=name), lambda: client.consumer("names", "s", name=name)):
+    makes = (lambda: client.producer("names", name=name), 256), (lambda: client.consumer("names", "s", name=name), 1024)
+    for make, most in makes:
         with pytest.raises(BadRequestError, match=r"the name of a (producer|consumer) is") as refused:
             make()
-        assert (refused.value.field, refused.value.limit) == ("name", "1 to 256 characters")
+        assert (refused.value.field, refused.value.limit) == ("name", f"1 to {most} characters")
+
+
+def test_a_name_of_a_consumer_that_brokers_take_is_not_refused(client: heliograph.Client) -> None:
+    with client.consumer("names", "s", name="n" * 1_024, initial_position="earliest") as consumer:
+        with client.producer("names") as producer:
+            producer.send("x")
+        assert consumer.receive(timeout=60).data == b"x"
 
 
 @pytest.mark.parametrize("values", ["text", b"bytes", 7, None, {"a": 1}])

@@ -14,6 +14,7 @@ from heliograph.base.errors import InvalidConfigError
 from heliograph.client.aio.consumer import chunks
 from heliograph.client.aio.consumer.chunks import ChunkAssembler
 from heliograph.client.aio.consumer.partition import PartitionConsumer
+from heliograph.client.aio.producer.outgoing import PendingEntry
 from heliograph.client.options import ConsumerOptions
 from heliograph.protocol import pulsar_pb2 as pb
 from heliograph.protocol.batch import encode_single, keyed_head, plain_head
@@ -353,3 +354,10 @@ def test_a_message_in_chunks_is_read_again_by_its_id(client: heliograph.Client) 
         for inclusive, expected in ((True, value), (False, b"after")):
             consumer.seek(received, inclusive=inclusive)
             assert consumer.receive(timeout=SECONDS).data == expected
+
+
+async def test_a_message_in_chunks_that_was_stored_before_has_an_id_that_can_be_read() -> None:
+    """Its first receipt came on the connection that was lost; deduplication answers the chunks that come again."""
+    waiter: asyncio.Future[MessageId] = asyncio.get_running_loop().create_future()
+    PendingEntry(0, 0, 1, 1, b"", [waiter], 0, first_chunk=(5, 3)).confirm(-1, -1, -1, TOPIC)
+    assert MessageId.parse(str(await waiter)) == MessageId(-1, -1)
