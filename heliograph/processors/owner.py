@@ -217,7 +217,9 @@ class PartitionOwner:
             try:
                 await self._handle(share, contexts)
                 self.state.accept(contexts)
-            except (Exception, SystemExit) as error:
+            except BaseException as error:
+                if self._ends(error):
+                    raise
                 self.state.drop(contexts)
                 if len(share) == 1:
                     return done, error
@@ -312,7 +314,9 @@ class PartitionOwner:
             elif self._logic.on_window is not None:
                 await _answer(self._logic.on_window(context))
             self.state.accept([context])
-        except (Exception, SystemExit) as error:
+        except BaseException as error:
+            if self._ends(error):
+                raise
             self.state.drop([context])
             return error
         if window is not None:
@@ -345,6 +349,7 @@ class PartitionOwner:
             key = letter.key if len((letter.key or "").encode()) <= KEY_BYTES_MAX else None
             properties = letter_properties(key, letter.properties or {}, text, shown)
             target = self._options.topic("letters")
+            self._begin_group()  # of its own: no message may come after it
             self.state.send([ProcessorOutput(target, letter.payload, key, properties, letter.event_time_ms)])
             self.figures.letters += 1
             self._attempts = None, 0
@@ -417,6 +422,13 @@ class PartitionOwner:
             except HeliographError as error:
                 log.warning("the subscription %s of %s stays behind: %s", self._options.name, topic, error)
         self._moved = dict(self.state.committed.positions)
+
+    def _ends(self, error: BaseException) -> bool:
+        """Return whether what a handler raised ends the owner: on the loop Ctrl-C and its own cancellation do."""
+        if isinstance(error, asyncio.CancelledError) and self._logic.is_async:
+            this = asyncio.current_task()
+            return this is None or this.cancelling() > 0  # else it is of something that the handler awaited
+        return isinstance(error, GeneratorExit) or (isinstance(error, KeyboardInterrupt) and self._logic.is_async)
 
     async def _called(self, call: Coroutine[Any, Any, _Result]) -> _Result:
         """Run what calls handlers: here, or on the thread if the handlers are no coroutines."""

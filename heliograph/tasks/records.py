@@ -142,12 +142,16 @@ _FIELDS = tuple(each.name for each in fields(JobRecord))
 def letter_properties(key: str | None, kept: Mapping[str, str], reason: str, traceback: str) -> dict[str, str]:
     """Return the properties of a letter: those that it keeps, the beginning of the reason and the end of the traceback.
 
-    They get the room that is left in a message. Where the kept ones leave none, only ours are kept.
+    They get the room that is left in a message. Where the kept ones leave none, only ours are kept, short ones first.
     """
-    room = _room(key, kept)
-    if room < 0:
-        kept = {name: value for name, value in kept.items() if name.startswith("heliograph.")}
-        room = max(_room(key, kept), 0)
+    kept = {name: value for name, value in kept.items() if name not in (REASON, TRACEBACK)}  # of a letter before
+    if _room(key, kept) < 0:
+        ours = [pair for pair in kept.items() if pair[0].startswith("heliograph.")]
+        kept = {}
+        for name, value in sorted(ours, key=lambda pair: len(pair[1])):
+            if _room(key, {**kept, name: value}) >= ERROR_CHARACTERS_MAX:
+                kept[name] = value
+    room = max(_room(key, kept), 0)
     cut = reason.encode(errors="backslashreplace")[: min(room, ERROR_CHARACTERS_MAX)]
     shown = traceback.encode(errors="backslashreplace")
     shown = shown[max(0, len(shown) - room + len(cut)) :]

@@ -22,6 +22,7 @@ from heliograph.protocol.topic_name import TopicName
 from heliograph.tasks.options import EXPIRY, TaskOptions
 from heliograph.tasks.records import ENCODING, ID, NAME, NAMED, PRIORITY
 from heliograph.tasks.schedule import NAME_CHARACTERS_MAX, SCHEDULES_MAX, SUBMITTED, Schedule, Submission, decode
+from heliograph.tasks.session import check_job_key
 
 if TYPE_CHECKING:
     from heliograph.client.aio.client import AsyncClient
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 LOOK_SECONDS = 1.0  # between two looks for schedules that came or went
 AGAIN_SECONDS = 5.0  # after a failure
+KEPT_TIMES_MAX = 5  # that a record comes back while it is replaced; more often, another program sets it, too
 SPREAD_SECONDS = 0.2  # over which the workers of a queue are spread, so that the first one submits for all
 
 log = logging.getLogger(__name__)
@@ -75,12 +77,13 @@ class Schedules(AsyncHandle):
         """Store a schedule instead of the one of its name; it is durable when this returns.
 
         Raises:
-            BadRequestError: The name, the fields or the zone is bad, or there are too many schedules.
+            BadRequestError: The name, the key, the fields or the zone is bad, or there are too many schedules.
         """
         if not 0 < len(name) <= NAME_CHARACTERS_MAX or SUBMITTED in name:
             raise BadRequestError(
                 f"{name!r} is no name of a schedule", field="name", limit=f"1 to {NAME_CHARACTERS_MAX}, without @"
             )
+        check_job_key(schedule.key)
         schedule.next_ms(schedule.since_ms)
         await self.refresh()
         if name not in self._view and len(self.all()) >= SCHEDULES_MAX:
@@ -104,7 +107,7 @@ class Schedules(AsyncHandle):
     async def _replace(self, key: str, record: Schedule | None) -> None:
         """Store a record. ``keep`` may have stored the one before again meanwhile, so it is looked whether it did."""
         before = self._view.get(key)
-        while True:
+        for _ in range(KEPT_TIMES_MAX):
             await self._recorder.send(record, key=key)
             await self.refresh()
             if before in (None, record) or self._view.get(key) != before:

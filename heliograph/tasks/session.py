@@ -44,6 +44,12 @@ log = logging.getLogger(__name__)
 _Watcher = Callable[[JobRecord | HeliographError], None]
 
 
+def check_job_key(key: str | None) -> None:
+    """Raise BadRequestError if no job can have a key."""
+    if key is not None and len(checked_text(key).encode()) > KEY_BYTES_MAX:
+        raise BadRequestError("the key of a job is too long", field="key", limit=f"{KEY_BYTES_MAX} bytes")
+
+
 @dataclass(frozen=True, slots=True)
 class QueueLoad:
     """The load of a queue, of all its priorities.
@@ -130,8 +136,7 @@ class QueueSession(AsyncHandle):
         self, payload: bytes, properties: Mapping[str, str], *, key: str | None, delay: Duration, priority: int
     ) -> MessageId:
         """Publish a job; it is durable when this returns. Errors are those of ``AsyncProducer.send``."""
-        if key is not None and len(checked_text(key).encode()) > KEY_BYTES_MAX:
-            raise BadRequestError("the key of a job is too long", field="key", limit=f"{KEY_BYTES_MAX} bytes")
+        check_job_key(key)
         await self.open()
         delay_or_none = delay or None
         return await self._queue[priority].send(payload, key=key, properties=properties, deliver_after=delay_or_none)
@@ -229,10 +234,13 @@ class QueueSession(AsyncHandle):
             return record.result or b""
         reader = self.client.reader(self.options.results_topic, record.result_at, inclusive=True, receiver_queue=1)
         async with reader:
-            if await reader.has_message_available():
+            wanted = MessageId.parse(record.result_at)
+            while await reader.has_message_available():
                 message = await reader.receive(RESULT_SECONDS)
-                if str(message.message_id) == record.result_at:
+                if message.message_id == wanted:
                     return message.data
+                if message.message_id > wanted:  # those before it are between its chunks
+                    break
         raise NotFoundError("the result of this job has expired", field="id")
 
     def watch(self, job_id: str, watcher: _Watcher) -> Callable[[], None]:

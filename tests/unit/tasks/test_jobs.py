@@ -83,6 +83,30 @@ async def test_a_large_result_is_kept_beside_the_state(made: Made, begin: Begin,
     assert (record.result, record.result_at is None) == (None, False)
 
 
+async def test_a_result_in_chunks_is_found_behind_what_other_workers_stored_between_them(
+    made: Made, client: heliograph.Client
+) -> None:
+    @made()
+    def large() -> bytes:
+        return b""
+
+    async def store_and_load(session: QueueSession) -> bytes:
+        async with await heliograph.connect_async(client.options.service_urls[0]) as own:
+            others = [await own.producer(session.options.results_topic) for _ in range(4)]
+            async with asyncio.timeout(SECONDS):
+                while True:
+                    storing = asyncio.ensure_future(session.store_result(b"x" * 4 * MESSAGE_BYTES_MAX))
+                    while not storing.done():
+                        await asyncio.gather(*(other.send(b"y") for other in others))
+                    at = str((await storing)[1])
+                    begin, end = (int(each.split(":")[1]) for each in at.split(";"))
+                    if end - begin > 5:  # something came between the chunks
+                        break
+        return await session.load_result(JobRecord("large", JobState.SUCCESS, 0, result_at=at))
+
+    assert await large.on_session(store_and_load) == b"x" * 4 * MESSAGE_BYTES_MAX
+
+
 async def test_the_same_id_is_the_same_job(made: Made, begin: Begin) -> None:
     runs: Counter[int] = Counter()
 
