@@ -123,7 +123,8 @@ class Granting:
                 wish = replace(wish, state=WishState.ACCEPTED, note="", outcome=outcome)
             now = await way.look(wish)
             if now.is_done:
-                await self._refresh()
+                with contextlib.suppress(ServiceNotReadyError):  # of Ray: the wish is done nevertheless
+                    await self._refresh()
         except (MetadataError, ServiceNotReadyError) as error:  # of a record, or of another part's session
             await self._note(wish, error)
         except HeliographError as error:

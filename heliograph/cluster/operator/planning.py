@@ -192,6 +192,8 @@ def _with_node(roster: Roster, node: Node, homes: Mapping[str, str], disks: Mapp
 def _with_brokers_of(roster: Roster, node: Node, homes: Mapping[str, str]) -> Roster:
     """Return the roster with the brokers that a joining node brings, or with one that it takes over."""
     brought = int(node.labels.get(labels.BROKERS, 0)) if roster.joining_bring_brokers else 0
+    there = sum(kind_of(part.name) == "broker" for part in roster.parts)
+    brought = min(brought, max(0, rosters.PARTS_MAX - there))
     for _ in range(brought):
         roster = rosters.with_broker(roster, Place({labels.BROKER: labels.ANY}, node.address))
     return roster if brought else _with_broker_of_another(roster, node, homes)

@@ -171,8 +171,12 @@ def with_leaving_node(roster: Roster, address: str) -> Roster:
 
 
 def without_leaving_node(roster: Roster, address: str) -> Roster:
-    """Return the roster with a node that joins again; without parts, it is given the parts of its labels."""
-    has_parts = any(part.address == address for part in roster.parts)
+    """Return the roster with a node that joins again; without parts, it is given the parts of its labels.
+
+    The brokers of one that was about to leave are gone before its bookie is: it is given them again, and no bookie.
+    """
+    here = {kind_of(part.name) for part in roster.parts if part.address == address}
+    has_parts = "broker" in here if address in roster.leaving_nodes else bool(here)
     return replace(
         roster,
         leaving_nodes=tuple(each for each in roster.leaving_nodes if each != address),

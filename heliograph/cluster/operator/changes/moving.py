@@ -219,7 +219,7 @@ class Moving:
             facts = await self._cluster.ask(name, "part_facts")
         except ServiceNotReadyError:
             return False
-        return bool(facts["node_address"] == address and facts["address"])
+        return bool(facts["node_address"] == address and facts.get("address", address))  # 0.1.0 does not tell it
 
     async def _directories(self, name: str) -> tuple[str, list[Path], list[Path]]:
         """Return the address of a bookie's node, and its journal and data directories, by its own words."""
