@@ -57,9 +57,7 @@ OUTBOX_BYTES_MAX = 256 << 10  # of frames of one turn; two large entries in one 
 NO_REQUEST_ID = (1 << 64) - 1  # of an error that answers no request
 STALLED_TICKS_MAX = 3  # keep-alive intervals in which a client reads nothing of what waits for it
 BROKER_METADATA_VERSION = 18  # the first version of the protocol with broker metadata in front of entries
-OPENINGS_MAX = (
-    64  # topics that a broker opens for one connection at once: clients with few come between those of others
-)
+OPENINGS_MAX = 64  # topics that are opened for one connection at once: clients with few come between others
 OPENINGS_WAITING_MAX = 20_000  # commands of all connections that wait for that while their sockets are read # I15
 PROBE_SECONDS = 2.0  # for the answer to a PING that is sent because another client asks for this client's place
 
