@@ -60,8 +60,9 @@ async def test_a_timer_that_cannot_be_stored_stops_nothing(
     assert len(await read(client, f"{name}-letters", 1)) == 1
 
 
-async def test_a_message_with_long_properties_of_our_names_stops_nothing(
-    client: heliograph.Client, name: str, made: Made, begin: Begin
+@pytest.mark.parametrize("kept", ["heliograph.traceback", "heliograph.note"])
+async def test_a_message_with_a_long_property_of_our_names_stops_nothing(
+    client: heliograph.Client, name: str, made: Made, begin: Begin, kept: str
 ) -> None:
     def fail(message: Any, context: Any) -> None:
         if message.data == b"first":
@@ -69,28 +70,12 @@ async def test_a_message_with_long_properties_of_our_names_stops_nothing(
         context.send(f"{name}-out", message.data)
 
     async with heliograph.AsyncClient(client.options) as own, own.producer(name) as producer:
-        await producer.send(b"first", properties={"heliograph.traceback": "x" * 7_100})
+        await producer.send(b"first", properties={kept: "x" * 7_100})
         await producer.send(b"second")
     begin(made(fail, retries=0))
     assert texts(await read(client, f"{name}-out", 1)) == [(None, "second")]
     (letter,) = await read(client, f"{name}-letters", 1)
     assert letter.properties[REASON] == "ValueError: no"
-
-
-async def test_a_message_with_a_long_property_of_our_names_stops_nothing(
-    client: heliograph.Client, name: str, made: Made, begin: Begin
-) -> None:
-    def fail(message: Any, context: Any) -> None:
-        if message.data == b"first":
-            raise ValueError("no")
-        context.send(f"{name}-out", message.data)
-
-    async with heliograph.AsyncClient(client.options) as own, own.producer(name) as producer:
-        await producer.send(b"first", properties={"heliograph.note": "x" * 7_100})
-        await producer.send(b"second")
-    begin(made(fail, retries=0))
-    assert texts(await read(client, f"{name}-out", 1)) == [(None, "second")]
-    assert len(await read(client, f"{name}-letters", 1)) == 1
     await send(client, name, ("b", "third"))
     assert len(await read(client, f"{name}-out", 2)) == 2
 
